@@ -1,0 +1,1 @@
+"""Shards SGLang's gateway inside the engine's process."""

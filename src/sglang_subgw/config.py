@@ -1,0 +1,82 @@
+"""The gateway's one configuration object: frozen, checked once, plain enough to cross an interpreter's border."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from .errors import ConfigError
+
+
+class Mode(StrEnum):
+    """Where a shard runs."""
+
+    SUBINTERP = "subinterp"
+    PROCESS = "process"
+
+
+class EventLoop(StrEnum):
+    """Which event loop a shard runs on; AUTO is uvloop where it loads, else asyncio."""
+
+    AUTO = "auto"
+    UVLOOP = "uvloop"
+    ASYNCIO = "asyncio"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayConfig:
+    """How a gateway runs; raises ConfigError on a value that can't be used."""
+
+    shards: int = 4
+    mode: Mode = Mode.SUBINTERP
+    host: str = "127.0.0.1"
+    port: int = 30000
+    loop: EventLoop = EventLoop.AUTO
+    images: str = "auto"
+    log_level: str = "info"
+    backlog: int = 2048
+    max_body_bytes: int = 64 * 2**20
+    keep_alive_seconds: float = 75.0
+    start_timeout_seconds: float = 60.0
+    drain_timeout_seconds: float = 60.0
+    health_timeout_seconds: float = 20.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mode", _member(Mode, self.mode, "mode"))
+        object.__setattr__(self, "loop", _member(EventLoop, self.loop, "loop"))
+        _check(1 <= self.shards <= 256, f"shards must be from 1 to 256, not {self.shards}")
+        _check(0 <= self.port <= 65535, f"port must be from 0 to 65535, not {self.port}")
+        for name in (
+            "backlog",
+            "max_body_bytes",
+            "keep_alive_seconds",
+            "start_timeout_seconds",
+            "drain_timeout_seconds",
+            "health_timeout_seconds",
+        ):
+            _check(getattr(self, name) > 0, f"{name} must be more than 0, not {getattr(self, name)}")
+
+    def to_json(self) -> str:
+        """This configuration as JSON text."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> GatewayConfig:
+        """The configuration that `to_json` wrote."""
+        return cls(**json.loads(text))
+
+
+def _check(holds: bool, message: str) -> None:
+    if not holds:
+        raise ConfigError(message)
+
+
+def _member(kind: type[StrEnum], value: Any, name: str) -> StrEnum:
+    try:
+        return kind(value)
+    except ValueError:
+        choices = ", ".join(kind)
+        raise ConfigError(f"{name} must be one of {choices}, not {value!r}") from None

@@ -1,0 +1,21 @@
+"""The shared-memory contract between an engine and its shards: what is in it, publish, attach."""
+
+from .facts import REQUIRED, EngineContract, FeatureFacts, FieldList, ModelFacts, WireFacts
+from .segment import GatewayState, Segment, process_start_time, sweep_stale
+from .slots import ShardState, Slot, Word
+
+__all__ = [
+    "REQUIRED",
+    "EngineContract",
+    "FeatureFacts",
+    "FieldList",
+    "GatewayState",
+    "ModelFacts",
+    "Segment",
+    "ShardState",
+    "Slot",
+    "WireFacts",
+    "Word",
+    "process_start_time",
+    "sweep_stale",
+]

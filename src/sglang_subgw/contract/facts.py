@@ -1,0 +1,120 @@
+"""What a shard must know of its engine: plain values only, so that any Python can read them.
+
+The list follows what SGLang's own TokenizerWorker takes from ServerArgs and ModelConfig.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+REQUIRED: Final = "\x00required"
+"""Stands for "no default" in a published field list."""
+
+type FieldList = tuple[tuple[str, Any], ...]
+"""A message's fields in wire order, each with its default, or REQUIRED."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireFacts:
+    """How to speak to the engine's router."""
+
+    worker_endpoint: str
+    """zmq endpoint that the router binds (PULL); a shard connects PUSH."""
+    runtime_dir: str
+    """Directory, mode 0700, in which a shard binds its own receive socket."""
+    codec: str
+    """"pickle" or "msgpack": one per engine, there is no marker on the wire."""
+    schema: dict[str, FieldList]
+    """Field lists of every message class and of the structs inside them, read from the installed sglang."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What the shard checks requests against and renders prompts with."""
+
+    model_path: str
+    served_model_name: str
+    model_type: str = ""
+    architectures: tuple[str, ...] = ()
+    is_generation: bool = True
+    is_multimodal: bool = False
+    context_length: int
+    vocab_size: int
+    max_req_input_len: int
+    num_reserved_tokens: int = 0
+    weight_version: str = "default"
+    tokenizer_path: str = ""
+    tokenizer_file: str = ""
+    """The live backend tokenizer, saved by the engine's side in tokenizers' own JSON; "" without a tokenizer."""
+    special_tokens: dict[str, Any] = field(default_factory=dict)
+    """transformers' special_tokens_map: names a chat template may use (bos_token, eos_token …)."""
+    chat_template: str | None = None
+    chat_template_content_format: str = "string"
+    """"string" or "openai": how list contents reach the template (SGLang's own detection)."""
+    default_sampling_params: dict[str, Any] = field(default_factory=dict)
+    """From generation_config: temperature, top_p, top_k, min_p, repetition_penalty."""
+    preferred_sampling_params: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureFacts:
+    """Server arguments that change what a shard accepts or answers."""
+
+    skip_tokenizer_init: bool = False
+    allow_auto_truncate: bool = False
+    incremental_streaming_output: bool = False
+    num_dp_ranks: int = 1
+    disaggregation_mode: str = "null"
+    disaggregation_transfer_backend: str = ""
+    enable_lora: bool = False
+    enable_custom_logit_processor: bool = False
+    enable_return_hidden_states: bool = False
+    enable_priority_scheduling: bool = False
+    default_priority: int | None = None
+    enable_metrics: bool = False
+    enable_cache_report: bool = False
+    stream_response_default_include_usage: bool = False
+    disable_radix_cache: bool = False
+    speculative_algorithm: str | None = None
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
+    grammar_backend: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineContract:
+    """Everything a shard knows of its engine; published once, before the first shard starts."""
+
+    engine_id: str
+    """12 hex digits, unique per engine; the first part of every rid."""
+    sglang_version: str
+    wire: WireFacts
+    model: ModelFacts
+    features: FeatureFacts = field(default_factory=FeatureFacts)
+    server_args: dict[str, Any] = field(default_factory=dict)
+    """ServerArgs as plain values, for /server_info."""
+    scheduler_info: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> bytes:
+        """The contract as UTF-8 JSON."""
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes | memoryview) -> EngineContract:
+        """The contract that `to_json` wrote."""
+        raw = json.loads(bytes(data))
+        wire = raw["wire"]
+        wire["schema"] = {name: tuple(map(tuple, fields)) for name, fields in wire["schema"].items()}
+        model = raw["model"]
+        model["architectures"] = tuple(model["architectures"])
+        return cls(
+            **{
+                **raw,
+                "wire": WireFacts(**wire),
+                "model": ModelFacts(**model),
+                "features": FeatureFacts(**raw["features"]),
+            }
+        )

@@ -1,0 +1,104 @@
+"""One slot of the segment per shard: aligned 64-bit words that only that shard writes and anyone reads."""
+
+from __future__ import annotations
+
+import time
+from enum import IntEnum
+from typing import Final
+
+
+class ShardState(IntEnum):
+    """A shard's life: STARTING → READY → DRAINING → STOPPED, FAILED from any."""
+
+    EMPTY = 0
+    STARTING = 1
+    READY = 2
+    DRAINING = 3
+    STOPPED = 4
+    FAILED = 5
+
+
+class Word(IntEnum):
+    """Index of each 64-bit word in a slot; the counters never go back, also over a restart."""
+
+    STATE = 0
+    GENERATION = 1
+    HEARTBEAT_NS = 2
+    """time.monotonic_ns of the shard's event loop, written twice a second."""
+    CONNECTIONS = 3
+    ACTIVE = 4
+    """Sub-requests in the engine now."""
+    REQUESTS = 5
+    FINISHED = 6
+    ABORTED = 7
+    FAILED = 8
+    PROMPT_TOKENS = 9
+    COMPLETION_TOKENS = 10
+    CACHED_TOKENS = 11
+    MESSAGES = 12
+    """Messages received from the engine."""
+    CHUNKS = 13
+    """Outputs of single sub-requests inside those messages."""
+    UNKNOWN_RIDS = 14
+    START_US = 15
+    """From the shard's creation to ready."""
+    MEMORY_BYTES = 16
+    """Growth by this shard: private memory of the process, or the growth its start caused."""
+    THREAD_ID = 17
+    """The shard's native thread id, or its pid."""
+    ACCEPTED = 18
+    """Connections handed to the shard, written by the gateway's side only."""
+    CONNECTIONS_SEEN = 19
+    """Connections the shard took over: ACCEPTED less this is on the way to it."""
+
+
+WORDS_PER_SLOT: Final = 64
+SLOT_BYTES: Final = WORDS_PER_SLOT * 8
+
+
+class Slot:
+    """A view on one shard's words; use the shard's own slot only from that shard."""
+
+    __slots__ = ("_words",)
+
+    def __init__(self, words: memoryview) -> None:
+        self._words = words
+
+    def get(self, word: Word) -> int:
+        """The word's value now."""
+        value: int = self._words[word]
+        return value
+
+    def set(self, word: Word, value: int) -> None:
+        """Store one aligned word."""
+        self._words[word] = value
+
+    def add(self, word: Word, value: int = 1) -> None:
+        """Add to a word that only the caller writes."""
+        self._words[word] += value
+
+    def beat(self) -> None:
+        """Note that the shard's loop is alive now."""
+        self._words[Word.HEARTBEAT_NS] = time.monotonic_ns()
+
+    @property
+    def state(self) -> ShardState:
+        """The shard's state now."""
+        return ShardState(self._words[Word.STATE])
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """Active requests, then connections held or on their way: the balancer's sort key."""
+        w = self._words
+        underway = w[Word.ACCEPTED] - w[Word.CONNECTIONS_SEEN]
+        return (w[Word.ACTIVE] + underway, w[Word.CONNECTIONS] + underway)
+
+    def snapshot(self) -> dict[str, int | str]:
+        """Every word by its name, lower case."""
+        out: dict[str, int | str] = {word.name.lower(): self.get(word) for word in Word}
+        out["state"] = self.state.name.lower()
+        return out
+
+    def release(self) -> None:
+        """Give the view back, so that the segment can be closed."""
+        self._words.release()

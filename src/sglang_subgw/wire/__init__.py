@@ -1,0 +1,1 @@
+"""SGLang's messages: the two codecs and the sockets."""
