@@ -50,6 +50,10 @@ class Word(IntEnum):
     """Connections handed to the shard, written by the gateway's side only."""
     CONNECTIONS_SEEN = 19
     """Connections the shard took over: ACCEPTED less this is on the way to it."""
+    HTTP_REQUESTS = 20
+    """HTTP requests in progress."""
+    FRESH = 21
+    """Connections that have not sent a request yet."""
 
 
 WORDS_PER_SLOT: Final = 64
@@ -88,10 +92,18 @@ class Slot:
 
     @property
     def load(self) -> tuple[int, int]:
-        """Active requests, then connections held or on their way: the balancer's sort key."""
+        """Requests in progress or about to come, then connections: the balancer's sort key."""
         w = self._words
         underway = w[Word.ACCEPTED] - w[Word.CONNECTIONS_SEEN]
-        return (w[Word.ACTIVE] + underway, w[Word.CONNECTIONS] + underway)
+        # A new connection is about to send a request; an idle kept-alive one may never send another.
+        return (w[Word.HTTP_REQUESTS] + w[Word.FRESH] + underway, w[Word.CONNECTIONS] + underway)
+
+    def begin(self, generation: int) -> None:
+        """Start a new life of the shard: what was open is gone, the counters go on."""
+        for word in (Word.CONNECTIONS, Word.ACTIVE, Word.HTTP_REQUESTS, Word.FRESH):
+            self._words[word] = 0
+        self._words[Word.GENERATION] = generation
+        self._words[Word.STATE] = ShardState.STARTING
 
     def snapshot(self) -> dict[str, int | str]:
         """Every word by its name, lower case."""

@@ -1,0 +1,77 @@
+"""The one place for differences between Python versions' interpreter modules (PEP 734)."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ..errors import ModeUnavailable
+
+if sys.version_info >= (3, 14):
+    from concurrent import interpreters as _interpreters
+else:
+    try:
+        from interpreters_backport import interpreters as _interpreters
+    except ImportError as exc:
+        raise ModeUnavailable(
+            "Mode subinterp on Python 3.13 needs the package interpreters-pep-734, which is not installed.",
+            hint="pip install interpreters-pep-734, or use --mode process.",
+        ) from exc
+
+ExecutionFailed: type[Exception] = _interpreters.ExecutionFailed
+
+
+def create() -> Any:
+    """A new isolated interpreter with its own GIL."""
+    return _interpreters.create()
+
+
+# On every 3.13, an interpreter that imports one of these when main has not crashes as it closes
+# (cpython gh-136421, gh-136423); they are cheap, so all C modules that shards use are loaded here first.
+_PRELOAD = (
+    "_asyncio",
+    "_bisect",
+    "_blake2",
+    "_bz2",
+    "_codecs",
+    "_contextvars",
+    "_ctypes",
+    "_datetime",
+    "_decimal",
+    "_elementtree",
+    "_hashlib",
+    "_heapq",
+    "_json",
+    "_lzma",
+    "_multiprocessing",
+    "_opcode",
+    "_pickle",
+    "_posixshmem",
+    "_posixsubprocess",
+    "_queue",
+    "_random",
+    "_socket",
+    "_ssl",
+    "_struct",
+    "_uuid",
+    "_zoneinfo",
+    "array",
+    "datetime",
+    "fcntl",
+    "grp",
+    "math",
+    "mmap",
+    "select",
+    "unicodedata",
+    "zlib",
+    "zoneinfo",
+)
+
+
+def preload() -> None:
+    """Import in the main interpreter what shards will import; call before the first `create`."""
+    for name in _PRELOAD:
+        try:
+            __import__(name)
+        except ImportError:
+            continue
