@@ -6,6 +6,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 home=$PWD/.cache/uv-bin
 wanted='uv>=0.8'
+export PIP_ROOT_USER_ACTION=ignore
 
 say() { echo "[setup] $*" >&2; }
 

@@ -5,6 +5,7 @@ run_tox.py [ENVIRONMENT...] [-- PYTEST ARGUMENT...]
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -30,7 +31,7 @@ class Environment:
     disk_gb: int = 1
 
 
-# In the order they run: what fails fastest first. The limits add up to less than the 90 minutes of continuous integration.
+# In the order they run: what fails fastest first. The limits add up to less than the 90 minutes of a CI run.
 ENVIRONMENTS = (
     Environment("lint", "3.13", limit_s=5 * 60),
     Environment("py313", "3.13", limit_s=10 * 60),
@@ -120,10 +121,8 @@ def end(process: subprocess.Popen[bytes]) -> None:
         except ProcessLookupError:
             break
     # tox may be gone while a test's child of the same group is not
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def read(results: Path) -> Outcome:
