@@ -51,6 +51,7 @@ say "uv: $uv ($("$uv" --version | cut -d' ' -f2))"
 
 if ! "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 13))' 2>/dev/null; then
     say "creating $venv"
+    [ -d "$venv" ] || rm -f "$venv"
     "$uv" venv -q --clear --python "$python" "$venv"
 fi
 
