@@ -29,6 +29,8 @@ class WireFacts:
     """"pickle" or "msgpack": one per engine, there is no marker on the wire."""
     schema: dict[str, FieldList]
     """Field lists of every message class and of the structs inside them, read from the installed sglang."""
+    modules: dict[str, str] = field(default_factory=dict)
+    """The module that each of those classes lives in: pickles name classes by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import EngineRejected, RequestError
-from .logprobs import Logprobs
-from .meta import AnswerFacts, column, meta_info
+from .logprobs import Logprobs, column
+from .meta import AnswerFacts, meta_info
 
 OUTPUT_LISTS = ("output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs")
 """Lists of meta_info that run along the output tokens: an incremental answer holds their new part only."""
@@ -25,7 +25,6 @@ class Sample:
         "_chunks",
         "_columns",
         "_facts",
-        "_first_at",
         "_joined",
         "_row",
         "_sent_at",
@@ -39,6 +38,7 @@ class Sample:
         "finish_reason",
         "finished",
         "finished_at",
+        "first_at",
         "index",
         "logprobs",
         "on_news",
@@ -95,7 +95,7 @@ class Sample:
         self._text = ""
         self._taken_chunks = 0
         self._taken_ids = 0
-        self._first_at = 0.0
+        self.first_at = 0.0
         self._sent_at = 0.0
 
     @property
@@ -155,8 +155,8 @@ class Sample:
             self.logprobs.extend(columns, row)
         if columns.get("customized_info"):
             self._extend_customized(columns["customized_info"], row)
-        if not self._first_at:
-            self._first_at = time.perf_counter()
+        if not self.first_at:
+            self.first_at = time.perf_counter()
         reason = column(columns, "finished_reasons", row)
         if reason is not None:
             self._end(reason)
@@ -195,8 +195,7 @@ class Sample:
     def _extend_customized(self, info: dict[str, Any], row: int) -> None:
         for key, values in info.items():
             new = values[row] if row < len(values) else None
-            if new:
-                self.customized.setdefault(key, []).extend(new)
+            self.customized.setdefault(key, []).extend(new or ())
 
     def _count(self, name: str) -> int:
         if self._columns is None:

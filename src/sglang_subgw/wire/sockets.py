@@ -1,0 +1,84 @@
+"""A shard's two sockets: PULL, bound to its own name, and PUSH to the engine's router."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Final
+
+import zmq
+
+from ..contract import WireFacts
+from ..errors import EngineUnavailable, WireError
+
+_FRAMES_PER_WAKE_UP: Final = 256
+_LINGER_MS: Final = 500
+_IPC: Final = "ipc://"
+
+
+class WorkerSocket:
+    """Frames to and from the engine on one event loop; `close` leaves no socket file."""
+
+    def __init__(self, wire: WireFacts, endpoint: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.endpoint = endpoint
+        self._loop = loop
+        self._on_frame: Callable[[bytes], None] | None = None
+        self._context = zmq.Context()
+        self._pull = self._context.socket(zmq.PULL)
+        self._push = self._context.socket(zmq.PUSH)
+        for socket in (self._pull, self._push):
+            # As SGLang's: nothing is ever dropped, and a stop doesn't wait for a router that is gone.
+            socket.set_hwm(0)
+            socket.linger = _LINGER_MS
+        self._fd: int | None = None
+        try:
+            self._pull.bind(endpoint)
+            self._push.connect(wire.worker_endpoint)
+        except zmq.ZMQError as exc:
+            self.close()
+            raise WireError(f"The shard's sockets can't be opened ({endpoint}): {exc}") from exc
+
+    def start(self, on_frame: Callable[[bytes], None]) -> None:
+        """Call `on_frame` with each frame from now on."""
+        self._on_frame = on_frame
+        self._fd = int(self._pull.fd)
+        self._loop.add_reader(self._fd, self._drain)
+        # The descriptor only tells of changes: what has already arrived must be looked for.
+        self._loop.call_soon(self._drain)
+
+    def send(self, frame: bytes) -> None:
+        """Queue a frame for the router; never blocks."""
+        try:
+            self._push.send(frame, zmq.NOBLOCK)
+        except zmq.ZMQError as exc:
+            raise EngineUnavailable(f"The engine's router can't be reached: {exc}") from exc
+
+    def close(self) -> None:
+        """Stop, and unlink the shard's own socket file; safe to call twice."""
+        if self._fd is not None:
+            self._loop.remove_reader(self._fd)
+            self._fd = None
+        self._on_frame = None
+        if self._context.closed:
+            return
+        self._pull.close()
+        self._push.close()
+        self._context.term()
+        if self.endpoint.startswith(_IPC):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.endpoint.removeprefix(_IPC))
+
+    def _drain(self) -> None:
+        receive = self._pull.recv
+        for _ in range(_FRAMES_PER_WAKE_UP):
+            on_frame = self._on_frame
+            if on_frame is None:
+                return
+            try:
+                frame = receive(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            on_frame(frame)
+        self._loop.call_soon(self._drain)
