@@ -49,7 +49,7 @@ class Channel:
         self._sock.setblocking(blocking)
 
     def send(self, kind: str, *, fds: tuple[int, ...] = (), **fields: Any) -> None:
-        """Send one message; raises ChannelClosedError when the other side is gone, BlockingIOError when it doesn't read."""
+        """Send one message; raises ChannelClosedError when nobody is there, BlockingIOError when nobody reads."""
         data = json.dumps({"kind": kind, **fields}).encode()
         if len(data) > _MAX_MESSAGE:
             raise ValueError(f"A channel message of {len(data)} bytes is over {_MAX_MESSAGE}: {kind}.")
@@ -64,7 +64,7 @@ class Channel:
             raise ChannelClosedError(str(exc)) from exc
 
     def receive(self) -> tuple[dict[str, Any], list[int]]:
-        """The next message and its descriptors; raises ChannelClosedError at the end, BlockingIOError when there is none."""
+        """The next message and its descriptors; raises ChannelClosedError at the end, BlockingIOError when none waits."""
         try:
             data, fds, _, _ = socket.recv_fds(self._sock, _MAX_MESSAGE, _MAX_FDS)
         except BlockingIOError:

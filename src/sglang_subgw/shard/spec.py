@@ -20,6 +20,8 @@ class ShardSpec:
     config: GatewayConfig
     channel_fd: int = -1
     """The shard's end of its control channel; set by the host that starts it."""
+    leader_pid: int = 0
+    """The gateway's process."""
     created_ns: int = 0
     """time.monotonic_ns at which the host began to start it."""
 

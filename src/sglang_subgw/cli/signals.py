@@ -1,0 +1,49 @@
+"""The main thread's signals while it serves: put in a queue, handled where it waits, restored at the end."""
+
+from __future__ import annotations
+
+import queue
+import signal
+from types import FrameType
+from typing import Any, Final, Self
+
+HANDLED: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class Interrupted(BaseException):
+    """Raised in the main thread by a signal that arrives while the engine still starts."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.signum = signum
+
+
+class Signals:
+    """A context that owns SIGTERM and SIGINT; the command line only, a library installs none."""
+
+    def __init__(self) -> None:
+        self.events: queue.SimpleQueue[str] = queue.SimpleQueue()
+        """Names of signals, and whatever else the main thread waits for."""
+        self._waiting = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def wait(self) -> str:
+        """The next event; from the first call on, signals are events instead of exceptions."""
+        return self.events.get()
+
+    def queue_from_now(self) -> None:
+        """The start is over: a signal no longer raises Interrupted."""
+        self._waiting = True
+
+    def __enter__(self) -> Self:
+        self._before = {signum: signal.signal(signum, self._on_signal) for signum in HANDLED}
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        if not self._waiting:
+            raise Interrupted(signum)
+        self.events.put(signal.Signals(signum).name)

@@ -1,0 +1,151 @@
+"""A gateway: shards around one engine, up, ready, draining, stopped."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from ..config import GatewayConfig, Mode
+from ..contract import EngineContract, Segment, Word, sweep_stale
+from ..errors import EngineDied, ShardFailed, ShardStartError
+from . import listener
+from .fence import RouterFence
+from .memory import private_bytes
+from .supervisor import Supervisor
+
+
+class Engine(Protocol):
+    """What a gateway needs of an engine: a launched SGLang or the simulated one."""
+
+    @property
+    def contract(self) -> EngineContract:
+        """What shards are told of it."""
+
+    def on_death(self, callback: Callable[[str], None]) -> None:
+        """Call back, from any thread and once, with the reason when a part of the engine ends by itself."""
+
+
+class Gateway:
+    """Shards over a running engine; installs no signal handlers, and leaves the engine running when it ends."""
+
+    def __init__(self, engine: Engine, config: GatewayConfig, *, sockets: list[socket.socket] | None = None) -> None:
+        self.engine = engine
+        self.config = config
+        self.segment: Segment | None = None
+        self._sockets = sockets
+        self._supervisor: Supervisor | None = None
+        self._fence: RouterFence | None = None
+        self._bytes_before = 0
+        self._engine_death = ""
+        self.urls: list[str] = []
+        self.on_end: Callable[[], None] = lambda: None
+        """Called once, from another thread, when a started gateway has ended."""
+
+    def start(self) -> None:
+        """Start all shards and listen; raises ShardStartError with the reason when one does not come up."""
+        sweep_stale()
+        if self._sockets is None:
+            self._sockets = listener.bind(self.config.host, self.config.port)
+        self.urls = [listener.url(sock, self.config.host) for sock in self._sockets]
+        contract = self.engine.contract
+        self.segment = Segment.publish(contract, slots=self.config.shards)
+        self._fence = RouterFence(contract)
+        self._bytes_before = private_bytes()
+        scratch_dir = Path(contract.wire.runtime_dir) / "images"
+        scratch_dir.mkdir(mode=0o700, exist_ok=True)
+        self._supervisor = Supervisor(self.config, self.segment, self._sockets, str(scratch_dir), self._fence)
+        self._supervisor.on_end = lambda: self.on_end()
+        self._supervisor.start()
+        self.engine.on_death(self._on_engine_death)
+        self._supervisor.ready.wait()
+        if self._supervisor.failure:
+            reason = self._supervisor.failure
+            self.stop()
+            raise EngineDied(reason) if self._engine_death else ShardStartError(reason)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the first listening TCP socket."""
+        assert self._sockets
+        host, port = self._sockets[0].getsockname()[:2]
+        return host, port
+
+    @property
+    def shards(self) -> list[dict[str, Any]]:
+        """Every shard's state and counters."""
+        return [shard.describe() for shard in self._supervisor.shards] if self._supervisor else []
+
+    @property
+    def failure(self) -> str:
+        """Why it failed, "" while it has not."""
+        return self._supervisor.failure if self._supervisor is not None else ""
+
+    def raise_failure(self) -> None:
+        """Raise EngineDied or ShardFailed if the gateway failed."""
+        if self.failure:
+            raise EngineDied(self.failure) if self._engine_death else ShardFailed(self.failure)
+
+    def bytes_per_shard(self) -> int:
+        """Private memory of one shard, on average: of its process, or the growth that its start caused here."""
+        assert self._supervisor is not None
+        if self.config.mode is Mode.PROCESS:
+            total = sum(private_bytes(shard.pid) for shard in self._supervisor.shards)
+        else:
+            total = private_bytes() - self._bytes_before
+        return total // self.config.shards
+
+    def start_seconds(self) -> list[float]:
+        """From creation to ready, of each shard."""
+        assert self.segment is not None
+        return [slot.get(Word.START_US) / 1e6 for slot in self.segment.slots]
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until it has ended; False after `timeout` seconds."""
+        if self._supervisor is None:
+            return True
+        self._supervisor.join(timeout)
+        return not self._supervisor.is_alive()
+
+    def begin_drain(self, timeout: float | None = None) -> None:
+        """Stop accepting and let requests finish for up to `timeout` seconds (default: the configured)."""
+        if self._supervisor is not None:
+            self._supervisor.drain(self.config.drain_timeout_seconds if timeout is None else timeout)
+
+    def drain(self, timeout: float | None = None) -> None:
+        """`begin_drain`, and wait until it has ended; raises the gateway's failure if there is one."""
+        self.begin_drain(timeout)
+        self.wait()
+        self.raise_failure()
+
+    def stop(self) -> None:
+        """End now: what still runs gets an error, and everything that was made is removed. Safe to call twice."""
+        if self._supervisor is not None and self._supervisor.is_alive():
+            self._supervisor.drain(0.0)
+            self._supervisor.join()
+        if self._sockets is not None:
+            listener.close(self._sockets)
+        if self._fence is not None:
+            self._fence.close()
+            self._fence = None
+        if self.segment is not None:
+            self.segment.close()
+            self.segment = None
+
+    @property
+    def stuck(self) -> list[int]:
+        """Shards that did not end when told to, and whose mode has no force to end them."""
+        return list(self._supervisor.stuck) if self._supervisor is not None else []
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def _on_engine_death(self, reason: str) -> None:
+        self._engine_death = reason
+        if self._supervisor is not None:
+            self._supervisor.fail(reason)

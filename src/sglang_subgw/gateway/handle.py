@@ -1,0 +1,172 @@
+"""One shard as the supervisor sees it: its place, its channel, its state, when it may start again."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from ..channel import Channel, ChannelClosedError
+from ..config import GatewayConfig
+from ..contract import Segment, ShardState, Word
+from ..modes import ShardHost, make_host
+from ..shard.spec import ShardSpec
+
+log = logging.getLogger("sglang_subgw.gateway")
+
+_BACKOFF_SECONDS = (0.0, 0.1, 0.5, 1.0, 2.0)
+_STEADY_SECONDS = 60.0
+"""A shard that served this long starts again with no back-off."""
+_JOIN_SECONDS = 2.0
+
+
+class ShardHandle:
+    """All lives of one shard; used by the supervisor's thread only."""
+
+    def __init__(self, index: int, config: GatewayConfig, segment: Segment, *, scratch_dir: str) -> None:
+        self.index = index
+        self.generation = 0
+        self.ended = True
+        self.stopping = False
+        self._config = config
+        self._segment = segment
+        self._scratch_dir = scratch_dir
+        self._slot = segment.slots[index]
+        self._host: ShardHost | None = None
+        self._ready = False
+        self._told_stopped = False
+        self._reason = ""
+        self._started_at = 0.0
+        self._start_again_at = 0.0
+        self._failures = 0
+
+    @property
+    def channel(self) -> Channel:
+        """The gateway's end of the control channel of the present life."""
+        assert self._host is not None
+        return self._host.channel
+
+    @property
+    def starting(self) -> bool:
+        """It was started and is not ready yet."""
+        return not self.ended and not self._ready
+
+    @property
+    def serving(self) -> bool:
+        """Connections may be handed to it."""
+        return self._ready and not self.ended and not self.stopping
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """The balancer's sort key."""
+        return self._slot.load
+
+    @property
+    def due(self) -> float | None:
+        """When the supervisor must look at it next, in time.monotonic's seconds."""
+        if self.ended:
+            return None if self.stopping else self._start_again_at
+        return None if self._ready else self._started_at + self._config.start_timeout_seconds
+
+    @property
+    def hopeless(self) -> bool:
+        """It failed as often as there are back-offs."""
+        return self._failures > len(_BACKOFF_SECONDS)
+
+    @property
+    def pid(self) -> int:
+        """The process it runs in, 0 before its first start."""
+        return self._host.pid if self._host is not None else 0
+
+    def startable(self, now: float) -> bool:
+        """It isn't running and its back-off is over."""
+        return self.ended and not self.stopping and now >= self._start_again_at
+
+    def late(self, now: float) -> bool:
+        """It has been starting for longer than it may."""
+        return self.starting and now > self._started_at + self._config.start_timeout_seconds
+
+    def start(self, now: float) -> None:
+        """Begin its next life."""
+        self.generation += 1
+        self.ended = self._ready = self._told_stopped = False
+        self._reason = ""
+        self._started_at = now
+        self._slot.set(Word.ACCEPTED, self._slot.get(Word.CONNECTIONS_SEEN))
+        self._host = make_host(
+            ShardSpec(
+                segment=self._segment.name,
+                index=self.index,
+                generation=self.generation,
+                config=self._config,
+                leader_pid=os.getpid(),
+            ),
+            scratch_dir=self._scratch_dir,
+        )
+        self._host.start()
+        self._host.channel.setblocking(False)
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Send a message; a shard that is gone is noticed elsewhere, one that doesn't read is logged."""
+        try:
+            self.channel.send(kind, **fields)
+        except BlockingIOError:
+            log.error("Shard %d does not read its channel: %r was not delivered.", self.index, kind)
+        except ChannelClosedError:
+            return
+
+    def hand_over(self, fd: int) -> bool:
+        """Give it a connection; False when it can't take one now."""
+        try:
+            self.channel.send("connection", fds=(fd,))
+        except (BlockingIOError, ChannelClosedError):
+            return False
+        self._slot.add(Word.ACCEPTED)
+        return True
+
+    def stop(self, timeout: float) -> None:
+        """Let it drain and end; one that is still starting ends as soon as it reads this."""
+        self.stopping = True
+        if not self.ended:
+            self.send("drain", timeout=timeout)
+
+    def kill(self) -> bool:
+        """End it by force; False where the mode can't."""
+        return self._host is None or self._host.kill()
+
+    def abandon(self) -> None:
+        """Stop waiting for it."""
+        self.ended = True
+
+    def on_ready(self) -> None:
+        """It serves."""
+        self._ready = True
+
+    def on_stopped(self) -> None:
+        """It said that it ended as it was told to."""
+        self._told_stopped = True
+
+    def on_failed(self, reason: str, traceback: str) -> None:
+        """It said why it is about to end."""
+        self._reason = reason
+        log.error("Shard %d failed: %s\n%s", self.index, reason, traceback)
+
+    def on_gone(self, now: float, *, restart: bool) -> str:
+        """Its place is gone: free it, plan the next start; returns why it ended, "" for a clean end."""
+        assert self._host is not None
+        joined = self._host.join(_JOIN_SECONDS)
+        reason = self._reason or self._host.exit_reason
+        if not reason and not self._told_stopped:
+            reason = "it ended without a word" if joined else "its channel closed, but it did not end"
+        self._host.channel.close()
+        self.ended = True
+        self._ready = False
+        self._slot.set(Word.STATE, ShardState.FAILED if reason else ShardState.STOPPED)
+        if restart and reason:
+            self._failures = 1 if now - self._started_at > _STEADY_SECONDS else self._failures + 1
+            self._start_again_at = now + _BACKOFF_SECONDS[min(self._failures, len(_BACKOFF_SECONDS)) - 1]
+        return reason
+
+    def describe(self) -> dict[str, Any]:
+        """Its state for people and tools."""
+        return {"index": self.index, "pid": self.pid, **self._slot.snapshot()}

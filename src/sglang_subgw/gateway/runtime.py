@@ -1,0 +1,38 @@
+"""The private directory of one gateway: sockets and scratch files, mode 0700, gone when the gateway is."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from ..contract import process_start_time
+
+_PREFIX = "subgw-"
+
+
+def make_runtime_dir() -> Path:
+    """A new directory named after this process; unix socket paths in it stay well under their 107 bytes."""
+    start = process_start_time(os.getpid()) or 0
+    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-{start}-"))
+
+
+def remove_runtime_dir(path: Path) -> None:
+    """Remove the directory and what is in it. Safe to call twice."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def sweep_stale_dirs() -> list[Path]:
+    """Remove this user's directories whose owners are gone; returns their paths."""
+    removed = []
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        match = re.fullmatch(rf"{_PREFIX}(\d+)-(\d+)-\w+", path.name)
+        if match is None or path.is_symlink() or path.stat().st_uid != os.getuid():
+            continue
+        if process_start_time(int(match[1])) == int(match[2]):
+            continue
+        shutil.rmtree(path, ignore_errors=True)
+        removed.append(path)
+    return removed

@@ -1,0 +1,278 @@
+"""The gateway's own thread: starts shards, hands connections to the least loaded, restarts what fails, drains.
+
+Everything here happens in one thread around one selector; other threads only leave calls for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ..channel import ChannelClosedError
+from ..config import GatewayConfig
+from ..contract import GatewayState, Segment
+from . import listener
+from .handle import ShardHandle
+
+log = logging.getLogger("sglang_subgw.gateway")
+
+_ACCEPTS_PER_WAKEUP = 64
+_ACCEPT_PAUSE_SECONDS = 0.1
+_AFTER_DRAIN_SECONDS = 5.0
+_AFTER_FAILURE_SECONDS = 2.0
+_TICK_SECONDS = 0.25
+
+
+class Fence(Protocol):
+    """Ends in the engine what a dead shard left running."""
+
+    def __call__(self, index: int, generation: int) -> None: ...
+
+
+class Supervisor(threading.Thread):
+    """Runs the shards of one gateway from start to end."""
+
+    def __init__(
+        self, config: GatewayConfig, segment: Segment, sockets: list[socket.socket], scratch_dir: str, fence: Fence
+    ) -> None:
+        super().__init__(name="subgw-supervisor")
+        self.ready = threading.Event()
+        """Set once all shards serve, and at the end in any case."""
+        self.failure = ""
+        """Why the gateway failed, "" for a clean end."""
+        self.on_end: Callable[[], None] = lambda: None
+        """Called from this thread, as its last act."""
+        self.stuck: list[int] = []
+        """Shards that did not end, and can't be ended by force."""
+        self._config = config
+        self._segment = segment
+        self._sockets = sockets
+        self._fence = fence
+        self._selector = selectors.DefaultSelector()
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._accepting = False
+        self._accept_after = 0.0
+        self._stop_at: float | None = None
+        self.shards = [ShardHandle(index, config, segment, scratch_dir=scratch_dir) for index in range(config.shards)]
+
+    # Called from any thread.
+
+    def drain(self, timeout: float) -> None:
+        """Stop accepting, let what runs finish for up to `timeout` seconds, then end."""
+        self._call(lambda: self._begin_stop(timeout))
+
+    def fail(self, reason: str) -> None:
+        """End with an error to everything in flight: the engine is gone."""
+        self._call(lambda: self._begin_failure(reason))
+
+    def _call(self, call: Callable[[], None]) -> None:
+        self._calls.append(call)
+        try:
+            self._wake_out.send(b"\0")
+        except OSError:
+            # The thread has ended, or has more wake-ups waiting than it needs.
+            return
+
+    # The thread.
+
+    def run(self) -> None:
+        """Serve until drained or failed."""
+        try:
+            self._wake_in.setblocking(False)
+            self._wake_out.setblocking(False)
+            self._selector.register(self._wake_in, selectors.EVENT_READ, self._on_wake)
+            while not self._ended():
+                self._start_shards()
+                self._watch_listeners()
+                for key, _ in self._selector.select(self._timeout()):
+                    key.data()
+                self._check_deadlines()
+        except BaseException as exc:
+            log.exception("The gateway's supervisor failed.")
+            self.failure = self.failure or f"{type(exc).__name__}: {exc}"
+        finally:
+            self._close()
+            self.ready.set()
+            self.on_end()
+
+    def _ended(self) -> bool:
+        return self._stop_at is not None and all(shard.ended for shard in self.shards)
+
+    def _timeout(self) -> float:
+        due = [shard.due for shard in self.shards if shard.due is not None]
+        if self._stop_at is not None:
+            due.append(self._stop_at)
+        if self._accept_after:
+            due.append(self._accept_after)
+        return max(0.0, min([_TICK_SECONDS, *(at - time.monotonic() for at in due)]))
+
+    def _on_wake(self) -> None:
+        self._wake_in.recv(4096)
+        while self._calls:
+            self._calls.popleft()()
+
+    # Shards.
+
+    def _start_shards(self) -> None:
+        if self._stop_at is not None:
+            return
+        now = time.monotonic()
+        starting = sum(shard.starting for shard in self.shards)
+        for shard in self.shards:
+            # More at a time than there are cores only makes each of them slower.
+            if starting >= max(1, os.cpu_count() or 1):
+                return
+            if shard.startable(now):
+                shard.start(now)
+                self._selector.register(shard.channel, selectors.EVENT_READ, lambda s=shard: self._on_channel(s))
+                starting += 1
+
+    def _on_channel(self, shard: ShardHandle) -> None:
+        while True:
+            try:
+                message, _ = shard.channel.receive()
+            except BlockingIOError:
+                return
+            except ChannelClosedError:
+                self._on_gone(shard)
+                return
+            self._on_message(shard, message.pop("kind"), message)
+
+    def _on_message(self, shard: ShardHandle, kind: str, message: dict[str, Any]) -> None:
+        if kind == "ready":
+            shard.on_ready()
+            if self._stop_at is None and not self.ready.is_set() and all(s.serving for s in self.shards):
+                self._segment.set_state(GatewayState.READY)
+                for sock in self._sockets:
+                    sock.listen(self._config.backlog)
+                self.ready.set()
+        elif kind == "failed":
+            shard.on_failed(message["reason"], message["traceback"])
+        elif kind == "stopped":
+            shard.on_stopped()
+        elif kind == "abort":
+            for other in self.shards:
+                if other is not shard and other.serving:
+                    other.send("abort", rid=message["rid"])
+        else:
+            log.error("Shard %d sent a message of unknown kind %r.", shard.index, kind)
+
+    def _on_gone(self, shard: ShardHandle) -> None:
+        self._selector.unregister(shard.channel)
+        generation, was_expected = shard.generation, shard.stopping
+        reason = shard.on_gone(time.monotonic(), restart=self._stop_at is None)
+        if was_expected and not reason:
+            return
+        self._fence(shard.index, generation)
+        if self._stop_at is not None:
+            log.error("Shard %d ended during the stop: %s", shard.index, reason)
+        elif not self.ready.is_set() or shard.hopeless:
+            self._begin_failure(f"Shard {shard.index} failed: {reason}")
+        else:
+            log.error("Shard %d ended and is started again: %s", shard.index, reason)
+
+    def _check_deadlines(self) -> None:
+        now = time.monotonic()
+        for shard in self.shards:
+            if shard.late(now):
+                reason = f"Shard {shard.index} was not ready within {self._config.start_timeout_seconds:g} s."
+                shard.kill()
+                self._begin_failure(reason)
+        if self._stop_at is not None and now >= self._stop_at:
+            self._stop_at = now + _AFTER_DRAIN_SECONDS
+            for shard in self.shards:
+                if not shard.ended and not shard.kill():
+                    self.stuck.append(shard.index)
+                    shard.abandon()
+                    log.error("Shard %d does not end, and an interpreter can't be ended by force.", shard.index)
+
+    # Connections.
+
+    def _watch_listeners(self) -> None:
+        wanted = (
+            self.ready.is_set()
+            and self._stop_at is None
+            and time.monotonic() >= self._accept_after
+            and any(shard.serving for shard in self.shards)
+        )
+        if wanted == self._accepting:
+            return
+        self._accepting = wanted
+        self._accept_after = 0.0
+        for sock in self._sockets:
+            if wanted:
+                self._selector.register(sock, selectors.EVENT_READ, lambda s=sock: self._on_connections(s))
+            else:
+                self._selector.unregister(sock)
+
+    def _on_connections(self, sock: socket.socket) -> None:
+        for _ in range(_ACCEPTS_PER_WAKEUP):
+            if not self._accepting:
+                return
+            try:
+                connection, _ = sock.accept()
+            except BlockingIOError:
+                return
+            except ConnectionAbortedError:
+                continue
+            except OSError as exc:
+                log.error("No connection can be accepted now: %s", exc)
+                self._accept_after = time.monotonic() + _ACCEPT_PAUSE_SECONDS
+                self._watch_listeners()
+                return
+            with connection:
+                if not self._hand_over(connection):
+                    log.error("A connection was closed: no shard took it.")
+
+    def _hand_over(self, connection: socket.socket) -> bool:
+        for shard in sorted((s for s in self.shards if s.serving), key=lambda s: s.load):
+            if shard.hand_over(connection.fileno()):
+                return True
+        return False
+
+    # The end.
+
+    def _begin_stop(self, timeout: float) -> None:
+        now = time.monotonic()
+        deadline = now + timeout + _AFTER_DRAIN_SECONDS
+        self._stop_at = deadline if self._stop_at is None else min(self._stop_at, deadline)
+        if self._segment.state is not GatewayState.FAILED:
+            self._segment.set_state(GatewayState.DRAINING)
+        self._close_listeners()
+        for shard in self.shards:
+            shard.stop(timeout)
+
+    def _begin_failure(self, reason: str) -> None:
+        if self.failure:
+            return
+        self.failure = reason
+        self._segment.set_state(GatewayState.FAILED, reason)
+        for shard in self.shards:
+            if shard.serving:
+                shard.send("fail", reason=reason)
+        self._begin_stop(_AFTER_FAILURE_SECONDS)
+
+    def _close_listeners(self) -> None:
+        if self._accepting:
+            self._accepting = False
+            for sock in self._sockets:
+                self._selector.unregister(sock)
+        listener.close(self._sockets)
+
+    def _close(self) -> None:
+        self._close_listeners()
+        for shard in self.shards:
+            if not shard.ended:
+                shard.kill()
+                shard.abandon()
+        self._selector.close()
+        self._wake_in.close()
+        self._wake_out.close()

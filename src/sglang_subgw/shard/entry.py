@@ -1,0 +1,211 @@
+"""Entry of a shard, the same in every mode: attach to the engine, serve what the gateway hands over, drain, end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from ..channel import Channel, ChannelClosedError
+from ..config import EventLoop
+from ..contract import Segment, ShardState, Word
+from ..errors import EngineUnavailable, SubgwError
+from ..http.app import create_app
+from .engine import ShardEngine
+from .info import ShardInfo
+from .server import ShardServer
+from .spec import ShardSpec
+from .worker import TokenizerWorker
+
+log = logging.getLogger("sglang_subgw.shard")
+
+_HEARTBEAT_SECONDS = 0.5
+
+
+def main(spec_json: str) -> None:
+    """Run one shard from its start to its end; a failure is told over the channel, then raised."""
+    spec = ShardSpec.from_json(spec_json)
+    channel = Channel.from_fd(spec.channel_fd)
+    _configure_logging(spec)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory(spec.config.loop)) as runner:
+            runner.run(_Shard(spec, channel).run())
+    except asyncio.CancelledError:
+        _tell(channel, "stopped")
+    except BaseException as exc:
+        reason = str(exc) if isinstance(exc, SubgwError) else f"{type(exc).__name__}: {exc}"
+        _tell(channel, "failed", reason=reason, traceback=traceback.format_exc()[-16000:])
+        raise
+    finally:
+        channel.close()
+
+
+class _Shard:
+    def __init__(self, spec: ShardSpec, channel: Channel) -> None:
+        self._spec = spec
+        self._channel = channel
+        self._orphaned = False
+        self._drain_task: asyncio.Task[None] | None = None
+        self._server: ShardServer | None = None
+        self._handlers: dict[str, Callable[..., None]] = {
+            "connection": self._on_connection,
+            "drain": self._on_drain,
+            "abort": self._on_abort,
+            "fail": self._on_fail,
+        }
+
+    async def run(self) -> None:
+        spec = self._spec
+        loop = asyncio.get_running_loop()
+        self._main = asyncio.current_task()
+        self._channel.setblocking(False)
+        loop.add_reader(self._channel.fileno(), self._on_channel)
+        with Segment.attach(spec.segment) as segment:
+            slot = self._slot = segment.slots[spec.index]
+            slot.begin(spec.generation)
+            slot.set(Word.THREAD_ID, threading.get_native_id())
+            heartbeat = loop.create_task(self._beat())
+            contract = segment.contract()
+            worker = TokenizerWorker(contract, slot, spec.index, spec.generation)
+            self._engine = ShardEngine(worker, segment.slots)
+            self._engine.broadcast_abort = self._broadcast_abort
+            info = ShardInfo(
+                engine_id=contract.engine_id,
+                index=spec.index,
+                count=len(segment.slots),
+                generation=spec.generation,
+                mode=spec.config.mode,
+                pid=os.getpid(),
+            )
+            try:
+                await worker.start()
+                app = create_app(self._engine, info, spec.config)
+                server = ShardServer(app, spec.config, slot)
+                serving = loop.create_task(server.serve(sockets=[]))
+                await self._first_answer()
+                await server.wait_started(serving)
+                self._announce(server)
+                await serving
+            finally:
+                loop.remove_reader(self._channel.fileno())
+                heartbeat.cancel()
+                if self._drain_task is not None:
+                    self._drain_task.cancel()
+                await worker.close()
+                slot.set(Word.STATE, ShardState.STOPPED)
+        if not self._orphaned:
+            _tell(self._channel, "stopped")
+
+    async def _first_answer(self) -> None:
+        timeout = self._spec.config.health_timeout_seconds
+        if not await self._engine.health_generate(timeout):
+            raise EngineUnavailable(f"The engine did not answer the shard's first request within {timeout:g} s.")
+
+    def _announce(self, server: ShardServer) -> None:
+        """Ready means: registered, receiving, one request answered by the engine, the server up."""
+        # What start-up made lives as long as the shard: later full collections needn't look at it.
+        gc.collect()
+        gc.freeze()
+        self._server = server
+        self._slot.set(Word.START_US, (time.monotonic_ns() - self._spec.created_ns) // 1000)
+        self._slot.set(Word.STATE, ShardState.READY)
+        _tell(self._channel, "ready")
+
+    async def _beat(self) -> None:
+        while True:
+            self._slot.beat()
+            await asyncio.sleep(_HEARTBEAT_SECONDS)
+
+    def _on_channel(self) -> None:
+        while True:
+            try:
+                message, fds = self._channel.receive()
+            except BlockingIOError:
+                return
+            except ChannelClosedError:
+                self._on_leader_gone()
+                return
+            self._handlers[message.pop("kind")](*fds, **message)
+
+    def _on_connection(self, fd: int) -> None:
+        sock = socket.socket(fileno=fd)
+        sock.setblocking(False)
+        assert self._server is not None  # the gateway hands over to ready shards only
+        self._server.adopt(sock)
+
+    def _on_drain(self, timeout: float) -> None:
+        if self._server is None:
+            assert self._main is not None
+            self._main.cancel()
+        elif self._drain_task is None:
+            self._drain_task = asyncio.get_running_loop().create_task(self._drain(self._server, timeout))
+
+    async def _drain(self, server: ShardServer, timeout: float) -> None:
+        self._slot.set(Word.STATE, ShardState.DRAINING)
+        self._engine.draining = True
+        await server.drain(timeout)
+        await asyncio.sleep(timeout)
+        self._engine.fail_all(
+            EngineUnavailable(
+                f"The server is stopping, and this request did not end within the {timeout:g} s given to it."
+            )
+        )
+
+    def _broadcast_abort(self, rid: str) -> None:
+        _tell(self._channel, "abort", rid=rid)
+
+    def _on_abort(self, rid: str) -> None:
+        self._engine.abort(rid)
+
+    def _on_fail(self, reason: str) -> None:
+        # The engine is gone: what is in flight ends with an error, and so does what still comes.
+        self._engine.fail_all(EngineUnavailable(reason), for_good=True)
+
+    def _on_leader_gone(self) -> None:
+        self._orphaned = True
+        if os.getpid() != self._spec.leader_pid:
+            # Nobody is left to drain for: the engine ended with the leader.
+            os._exit(1)
+        asyncio.get_running_loop().remove_reader(self._channel.fileno())
+        self._on_drain(0.0)
+
+
+def _loop_factory(choice: EventLoop) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if choice is EventLoop.ASYNCIO:
+        return asyncio.SelectorEventLoop
+    try:
+        import uvloop
+    except ImportError:
+        if choice is EventLoop.UVLOOP:
+            raise
+        return asyncio.SelectorEventLoop
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _configure_logging(spec: ShardSpec) -> None:
+    # In a thread of the gateway's own interpreter the host application's logging is already there, and stays.
+    root = logging.getLogger()
+    if root.handlers:
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)s shard {spec.index}: %(message)s"))
+    root.addHandler(handler)
+    root.setLevel(spec.config.log_level.upper())
+    # uvicorn tells its own life at info; the gateway already does.
+    logging.getLogger("uvicorn").setLevel(max(logging.WARNING, root.level))
+
+
+def _tell(channel: Channel, kind: str, **fields: Any) -> None:
+    try:
+        channel.send(kind, **fields)
+    except (ChannelClosedError, BlockingIOError) as exc:
+        log.warning("The gateway did not take the message %r: %s", kind, exc)
