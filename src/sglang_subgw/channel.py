@@ -64,7 +64,7 @@ class Channel:
             raise ChannelClosedError(str(exc)) from exc
 
     def receive(self) -> tuple[dict[str, Any], list[int]]:
-        """The next message and its descriptors; raises ChannelClosedError at the end, BlockingIOError when none waits."""
+        """The next message and its descriptors; ChannelClosedError at the end, BlockingIOError when none waits."""
         try:
             data, fds, _, _ = socket.recv_fds(self._sock, _MAX_MESSAGE, _MAX_FDS)
         except BlockingIOError:

@@ -20,7 +20,7 @@ log = logging.getLogger("sglang_subgw")
 
 
 def serve(argv: Sequence[str]) -> int:
-    """Serve until a signal; returns the exit status: 0 after a drain, 1 after a failure, 128+n when a start was stopped."""
+    """Serve until a signal; returns the exit status: 0 after a drain, 128+n when the start was stopped."""
     command = parse_serve(argv)
     logging.basicConfig(
         level=command.config.log_level.upper(),

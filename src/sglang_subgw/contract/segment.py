@@ -22,7 +22,7 @@ MAGIC: Final = b"SGSUBGW\0"
 LAYOUT_VERSION: Final = 1
 NAME_PREFIX: Final = "sglang_subgw_"
 _HEADER: Final = struct.Struct("<8sIIQQQQQII")
-"""magic, layout, slot count, owner pid, owner start time, total size, contract offset, contract length, state, reason length"""
+"""magic, layout, slots, owner pid, owner start time, size, contract offset, contract length, state, reason length"""
 _HEADER_BYTES: Final = 1024
 _STATE_AT: Final = _HEADER.size - 8
 _REASON_AT: Final = _HEADER.size

@@ -13,7 +13,7 @@ _UNIX_PREFIX = "unix:"
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Bind every address of `host` (a name, an IPv4 or IPv6 address, or unix:PATH); raises ConfigError with the reason."""
+    """Bind every address of `host` (a name, an address, or unix:PATH); raises ConfigError with the reason."""
     if host.startswith(_UNIX_PREFIX):
         return [_bind_unix(Path(host.removeprefix(_UNIX_PREFIX)))]
     try:

@@ -67,12 +67,12 @@ def select(images: str) -> tuple[str, ...]:
 
 def install(packages: Sequence[str], copies_dir: str) -> None:
     """Make this interpreter load the extension modules of `packages` as images; call before importing any of them."""
-    _imp._override_multi_interp_extensions_check(-1)
+    _imp._override_multi_interp_extensions_check(-1)  # type: ignore[attr-defined]
     sys.meta_path.insert(0, _ImageFinder(frozenset(packages), copies_dir))
     if any(CURATED.get(name) == "signal" for name in packages):
         # A shard can't own signals: the interpreter refuses both calls, and the gateway's main thread has them.
         signal.set_wakeup_fd = lambda fd, *, warn_on_full_buffer=True: -1
-        signal.signal = lambda signum, handler: signal.SIG_DFL
+        signal.signal = lambda signum, handler: signal.SIG_DFL  # type: ignore[assignment,misc]
 
 
 class _ImageFinder:
