@@ -1,1 +1,1 @@
-"""The ASGI application of a shard."""
+"""The ASGI application of a shard: SGLang's and OpenAI's routes over one ShardEngine."""

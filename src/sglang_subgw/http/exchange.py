@@ -1,0 +1,76 @@
+"""One HTTP exchange: what a handler reads a request from and writes its response to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from starlette.datastructures import Headers, QueryParams
+from starlette.types import Receive, Scope, Send
+
+from .jsonio import dumps
+
+type RawHeaders = list[tuple[bytes, bytes]]
+
+JSON: Final = (b"content-type", b"application/json")
+TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
+CLOSE: Final = (b"connection", b"close")
+
+
+class ClientGone(Exception):
+    """Raised by whatever waits for, or reads from, a client that has disconnected."""
+
+
+class Exchange:
+    """A request's scope and channel; writes raw ASGI messages, so that a stream pays for no wrapper."""
+
+    __slots__ = ("_always", "_send", "headers", "receive", "scope", "started")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, always: RawHeaders) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.headers = Headers(scope=scope)
+        self.started = False
+        self._send = send
+        self._always = always
+
+    @property
+    def path(self) -> str:
+        """The path as it was asked for."""
+        path: str = self.scope["path"]
+        return path
+
+    @property
+    def query(self) -> QueryParams:
+        """The query string's parameters."""
+        return QueryParams(self.scope["query_string"])
+
+    def always(self, name: bytes, value: bytes) -> None:
+        """Add a header to the response, whoever writes it."""
+        self._always.append((name, value))
+
+    async def start(self, status: int, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """Send the status line and the headers."""
+        self.started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self._always]})
+
+    async def write(self, data: bytes) -> None:
+        """Send a part of the body; waits while the client is slow."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self, data: bytes = b"") -> None:
+        """Send the last part of the body."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def respond(self, status: int, data: bytes = b"", headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """Send a whole response."""
+        await self.start(status, [(b"content-length", str(len(data)).encode()), *headers])
+        await self.end(data)
+
+    async def json(self, value: Any, status: int = 200, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """Send a value as a whole JSON response."""
+        await self.respond(status, dumps(value), [JSON, *headers])
+
+    async def text(self, value: str, status: int = 200) -> None:
+        """Send a whole plain text response."""
+        await self.respond(status, value.encode(), [TEXT])

@@ -1,0 +1,73 @@
+"""SGLang's native /generate: single prompts and batches, whole answers and streams."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ..errors import EngineRejected, RequestError
+from ..shard.request import GenerateRequest
+from .body import read_object
+from .disconnect import UntilDisconnect
+from .endpoint import Services
+from .exchange import JSON, Exchange
+from .generate_fields import FIELDS
+from .jsonio import dumps
+from .sse import DONE, event, start_events
+
+
+class GenerateHandler:
+    """POST and PUT /generate."""
+
+    def __init__(self, services: Services) -> None:
+        self._engine = services.engine
+        self._limit = services.config.max_body_bytes
+        self._incremental = services.contract.features.incremental_streaming_output
+
+    async def __call__(self, exchange: Exchange) -> None:
+        arrived = time.perf_counter()
+        request = build(await read_object(exchange, self._limit))
+        request.received_time = arrived
+        if request.stream:
+            await self._stream(exchange, request)
+        else:
+            await self._whole(exchange, request)
+
+    async def _whole(self, exchange: Exchange, request: GenerateRequest) -> None:
+        async with UntilDisconnect(exchange.receive), await self._engine.submit(request) as call:
+            await call.wait()
+            outputs = [sample.output() for sample in call.samples]
+        await exchange.respond(200, dumps(outputs[0] if call.is_single else outputs), [JSON])
+
+    async def _stream(self, exchange: Exchange, request: GenerateRequest) -> None:
+        async with UntilDisconnect(exchange.receive), await self._engine.submit(request) as call:
+            await call.first()
+            await start_events(exchange)
+            async for sample in call:
+                if sample.error is not None and not isinstance(sample.error, EngineRejected):
+                    raise sample.error
+                out = sample.take() if self._incremental else sample.output()
+                if not call.is_single:
+                    out["index"] = sample.index
+                await exchange.write(event(out))
+        await exchange.end(DONE)
+
+
+def build(body: dict[str, Any]) -> GenerateRequest:
+    """The request that a body asks for; raises RequestRejected for a field it can't take."""
+    values = FIELDS.read(body)
+    values.pop("no_logs")
+    return GenerateRequest(**values)
+
+
+def error_body(error: RequestError) -> dict[str, Any]:
+    """An error as /generate answers it."""
+    return {"error": {"message": str(error)}}
+
+
+def stream_error_body(error: RequestError) -> dict[str, Any]:
+    """An error as a stream of /generate ends with it."""
+    kind = "invalid_request_error" if error.status < 500 else error.type
+    return {
+        "error": {"message": str(error), "type": kind, "code": error.status, "retryable": error.status in (429, 503)}
+    }

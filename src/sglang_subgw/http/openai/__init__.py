@@ -1,0 +1,1 @@
+"""OpenAI's API as SGLang serves it: completions, chat completions, models."""

@@ -1,0 +1,111 @@
+"""What both OpenAI endpoints share: check, submit, and answer whole or as a stream."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from starlette.datastructures import Headers
+
+from ...errors import RequestRejected
+from ...shard.request import GenerateRequest
+from ...shard.sample import Sample
+from ..body import read_object
+from ..disconnect import UntilDisconnect
+from ..endpoint import Services
+from ..exchange import Exchange
+from ..fields import Table
+from ..sse import DONE, start_events
+from .logprobs import TokenBytes
+from .models import resolve_model
+
+
+class Events(Protocol):
+    """Renders one call's stream; each method gives any number of whole events."""
+
+    def news(self, sample: Sample) -> bytes:
+        """What a sample has new."""
+
+    def last(self, samples: Sequence[Sample]) -> bytes:
+        """What follows when all samples have ended."""
+
+
+class OpenAIHandler(ABC):
+    """A POST endpoint of OpenAI's API."""
+
+    table: Table
+
+    def __init__(self, services: Services) -> None:
+        self.engine = services.engine
+        self.contract = services.contract
+        self.token_bytes = TokenBytes(self.engine.tokenizer)
+        self._limit = services.config.max_body_bytes
+
+    @abstractmethod
+    async def request(self, values: dict[str, Any], headers: Headers) -> GenerateRequest:
+        """The engine's request for the checked fields."""
+
+    @abstractmethod
+    def whole(self, values: dict[str, Any], samples: Sequence[Sample]) -> dict[str, Any]:
+        """The answer in one object."""
+
+    @abstractmethod
+    def events(self, values: dict[str, Any], headers: Headers) -> Events:
+        """The answer as events."""
+
+    async def __call__(self, exchange: Exchange) -> None:
+        arrived = time.perf_counter()
+        kind = exchange.headers.get("content-type", "").split(";")[0].strip().lower()
+        if kind != "application/json":
+            raise RequestRejected("Unsupported Media Type: Only 'application/json' is allowed")
+        values = self.table.read(await read_object(exchange, self._limit))
+        adapter = resolve_model(values["model"], self.contract)
+        request = await self.request(values, exchange.headers)
+        request.lora_path = adapter if adapter is not None else values["lora_path"]
+        request.routing_key = exchange.headers.get("x-smg-routing-key")
+        _take_rank(request, exchange.headers)
+        request.received_time = arrived
+        if request.stream:
+            await self._stream(exchange, request, self.events(values, exchange.headers))
+        else:
+            await self._whole(exchange, request, values)
+
+    async def _whole(self, exchange: Exchange, request: GenerateRequest, values: dict[str, Any]) -> None:
+        async with UntilDisconnect(exchange.receive), await self.engine.submit(request) as call:
+            await call.wait()
+            answer = self.whole(values, call.samples)
+        await exchange.json(answer)
+
+    async def _stream(self, exchange: Exchange, request: GenerateRequest, events: Events) -> None:
+        async with UntilDisconnect(exchange.receive), await self.engine.submit(request) as call:
+            await call.first()
+            await start_events(exchange)
+            async for sample in call:
+                if sample.error is not None:
+                    raise sample.error
+                data = events.news(sample)
+                if data:
+                    await exchange.write(data)
+            data = events.last(call.samples) + DONE
+        await exchange.end(data)
+
+
+def _take_rank(request: GenerateRequest, headers: Headers) -> None:
+    """The header wins over the body's field, as a router sets it."""
+    value = headers.get("x-data-parallel-rank")
+    if value is None:
+        return
+    try:
+        request.routed_dp_rank = int(value)
+    except ValueError:
+        raise RequestRejected(f"Invalid X-Data-Parallel-Rank header: must be an integer, got {value!r}") from None
+
+
+def wants_usage(values: dict[str, Any], default: bool) -> tuple[bool, bool]:
+    """Whether a stream ends with a usage chunk, and whether every chunk has its own."""
+    options = values["stream_options"]
+    if options is None:
+        return default, False
+    return options["include_usage"] or default, options["continuous_usage_stats"]
