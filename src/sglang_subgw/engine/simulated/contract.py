@@ -1,0 +1,53 @@
+"""The contract that a simulated engine publishes: a small model with the byte-level tokenizer."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+from ...contract import EngineContract, FeatureFacts, ModelFacts, WireFacts
+from .schema import VERSION, field_lists, modules
+from .tokenizer import CHAT_TEMPLATE, ByteTokenizer
+
+
+def simulated_contract(
+    runtime_dir: Path,
+    tokenizer: ByteTokenizer,
+    *,
+    codec: str,
+    model: dict[str, Any],
+    features: dict[str, Any],
+) -> EngineContract:
+    """Facts of a simulated engine whose files are in `runtime_dir`; `model` and `features` replace single facts."""
+    tokenizer_file = runtime_dir / "tokenizer.json"
+    tokenizer.save(tokenizer_file)
+    context_length = model.get("context_length", 4096)
+    facts: dict[str, Any] = {
+        "model_path": "simulated-model",
+        "served_model_name": "simulated-model",
+        "model_type": "llama",
+        "architectures": ("LlamaForCausalLM",),
+        "context_length": context_length,
+        "vocab_size": tokenizer.vocab_size,
+        "max_req_input_len": context_length - 6,
+        "tokenizer_path": "simulated-model",
+        "tokenizer_file": str(tokenizer_file),
+        "special_tokens": {"bos_token": "<|bos|>", "eos_token": "<|eos|>"},
+        "chat_template": CHAT_TEMPLATE,
+    }
+    return EngineContract(
+        engine_id=secrets.token_hex(6),
+        sglang_version=VERSION,
+        wire=WireFacts(
+            worker_endpoint=f"ipc://{runtime_dir}/router",
+            runtime_dir=str(runtime_dir),
+            codec=codec,
+            schema=field_lists(),
+            modules=modules(),
+        ),
+        model=ModelFacts(**(facts | model)),
+        features=FeatureFacts(**({"grammar_backend": "simulated"} | features)),
+        server_args={"model_path": "simulated-model", "tokenizer_worker_num": 2, "device": "simulated"},
+        scheduler_info={"status": "ready", "max_total_num_tokens": 1 << 16, "max_req_input_len": context_length - 6},
+    )
