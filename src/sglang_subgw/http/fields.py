@@ -1,6 +1,6 @@
 """Table-driven checks of a request's fields: a table reads as the endpoint's documentation.
 
-Every field of the API is in its table, implemented or not. `null` stands for "not given" everywhere. A field that is not
+Every field of the API is in its table, implemented or not. `null` stands for "not given" everywhere. A field that isn't
 in the table, or that is there but not implemented, is refused by its name: nothing is ever ignored in silence.
 """
 
