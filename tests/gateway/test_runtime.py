@@ -1,0 +1,41 @@
+"""The private runtime directory: mode, length, removal, and the sweep of dead owners'."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from sglang_subgw.gateway.runtime import make_runtime_dir, remove_runtime_dir, sweep_stale_dirs
+
+
+@pytest.fixture(autouse=True)
+def own_temp_dir(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def test_it_is_private_and_goes_with_its_content():
+    path = make_runtime_dir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    (path / "file").write_text("x")
+    remove_runtime_dir(path)
+    assert not path.exists()
+    remove_runtime_dir(path)
+
+
+def test_the_sweep_takes_dead_owners_only(tmp_path):
+    made = subprocess.run(
+        [sys.executable, "-c", "from sglang_subgw.gateway.runtime import *; print(make_runtime_dir())"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ).stdout.strip()
+    mine = make_runtime_dir()
+    (tmp_path / "subgw-something-else").mkdir()
+    assert [str(path) for path in sweep_stale_dirs()] == [made]
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([mine.name, "subgw-something-else"])
