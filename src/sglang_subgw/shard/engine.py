@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from ..contract import EngineContract, Slot
+from ..errors import RequestError
 from .call import Call
 from .control import Control
 from .request import GenerateRequest
@@ -19,6 +19,10 @@ class ShardEngine:
 
     def __init__(self, worker: TokenizerWorker, slots: Sequence[Slot] = ()) -> None:
         self.worker = worker
+        self.draining = False
+        """The shard is stopping: what runs goes on, nothing new is taken."""
+        self.broadcast_abort: Callable[[str], None] | None = None
+        """Tells the other shards to abort a rid that isn't this shard's; set by the shard's entry."""
         self._slots = slots
 
     @property
@@ -74,8 +78,25 @@ class ShardEngine:
                 yield out
 
     def abort(self, rid: str = "", abort_all: bool = False) -> bool:
-        """Abort one request by the client's rid or the internal one, or all of every shard; True if this shard had it."""
-        return self.worker.abort(rid, abort_all=abort_all)
+        """Abort by the client's rid or the internal one, on whichever shard; `abort_all` ends all of every shard.
+
+        True if this shard had it; else the other shards are told.
+        """
+        if abort_all:
+            self.worker.abort_all()
+            return True
+        found = self.abort_local(rid)
+        if not found and rid and self.broadcast_abort is not None:
+            self.broadcast_abort(rid)
+        return found
+
+    def abort_local(self, rid: str) -> bool:
+        """Abort by the client's rid or the internal one on this shard only; True if it was here."""
+        return self.worker.abort(rid)
+
+    def fail_all(self, error: RequestError, *, for_good: bool = False) -> None:
+        """End everything in flight with `error`; `for_good` (the engine is gone) also what still comes."""
+        self.worker.fail_all(error, for_good=for_good)
 
     async def flush_cache(self, timeout_s: float = 0.0) -> dict[str, Any]:
         """Empty the engine's prefix cache: `{"success": bool, "message": str}`."""
@@ -96,8 +117,3 @@ class ShardEngine:
     def shards(self) -> list[dict[str, int | str]]:
         """Every shard's counters and state, in shard order."""
         return [slot.snapshot() for slot in self._slots]
-
-    @staticmethod
-    def new_id() -> str:
-        """32 hex digits for an answer that isn't a request's own."""
-        return uuid.uuid4().hex

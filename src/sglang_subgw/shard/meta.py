@@ -135,9 +135,9 @@ def _add_speculation(
 
 def _scheduler_times(stats: dict[str, Any]) -> dict[str, Any]:
     times: dict[str, Any] = {}
-    for key, name in (("storage_prefetch_wait", "storage_prefetch_wait_s"), ("storage_staging_wait", "storage_staging_wait_s")):
-        if stats.get(name) is not None:
-            times[key] = stats[name]
+    for key in ("storage_prefetch_wait", "storage_staging_wait"):
+        if stats.get(f"{key}_s") is not None:
+            times[key] = stats[f"{key}_s"]
     for key in ("forward_entry_time", "prefill_finished_time"):
         if stats.get(key, 0.0) > 0.0:
             times[key] = _wall_clock(stats[key])

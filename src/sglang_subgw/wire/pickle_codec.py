@@ -1,7 +1,7 @@
 """Pickle mode, SGLang's default: structs are written by name, without having their classes.
 
-msgspec pickles a struct as `rebuild(cls, {fields})`; these opcodes are emitted directly, and Python's own pickle writes the
-plain values, so that no stand-in for a class of SGLang's needs to be importable.
+msgspec pickles a struct as `rebuild(cls, {fields})`; these opcodes are emitted directly, and Python's own pickle writes
+the plain values, so that no stand-in for a class of SGLang's needs to be importable.
 """
 
 from __future__ import annotations

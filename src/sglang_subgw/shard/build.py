@@ -1,0 +1,97 @@
+"""From a checked prompt to the fields of the message that carries it."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import Any
+
+from ..contract import EngineContract
+from ..wire.message import Struct
+from .checks import rank_of
+from .expand import Prompt
+from .request import GenerateRequest
+
+KIND = "TokenizedGenerateReqInput"
+
+
+@dataclass(slots=True)
+class Ready:
+    """A prompt that can be sent: as often as it has samples."""
+
+    prompt: Prompt
+    ids: array[int]
+    sampling: dict[str, Any]
+    fields: dict[str, Any]
+    """The message's fields but for rid and sampling_params."""
+
+    def message(self, rid: str, *, warm_up: bool = False) -> dict[str, Any]:
+        """The fields of one copy; a warm-up only fills the prefix cache."""
+        fields = {**self.fields, "rid": rid}
+        if warm_up:
+            fields["sampling_params"] = Struct("SamplingParams", {**self.sampling, "max_new_tokens": 0})
+            fields["stream"] = False
+        else:
+            fields["sampling_params"] = Struct("SamplingParams", self.sampling)
+        return fields
+
+
+class Builder:
+    """Builds one shard's messages: the return address is in each from the start."""
+
+    def __init__(self, contract: EngineContract, endpoint: str) -> None:
+        self._features = contract.features
+        self._endpoint = endpoint
+        self._fake_rooms = 0
+
+    def build(self, request: GenerateRequest, prompt: Prompt, ids: array[int], sampling: dict[str, Any]) -> Ready:
+        """The message of one prompt."""
+        fields: dict[str, Any] = {
+            "http_worker_ipc": self._endpoint,
+            "input_text": None,
+            "input_ids": ids,
+            "input_embeds": None,
+            "mm_inputs": None,
+            "token_type_ids": None,
+            "return_logprob": prompt.return_logprob,
+            "logprob_start_len": prompt.logprob_start_len,
+            "top_logprobs_num": prompt.top_logprobs_num,
+            "token_ids_logprob": prompt.token_ids_logprob,
+            "stream": request.stream,
+        }
+        optional: dict[str, Any] = {
+            "return_hidden_states": prompt.return_hidden_states or None,
+            "return_routed_experts": request.return_routed_experts or None,
+            "routed_experts_start_len": request.routed_experts_start_len or None,
+            "return_indexer_topk": request.return_indexer_topk or None,
+            "session_id": request.session_id,
+            "session_params": _session(request.session_params),
+            "custom_logit_processor": prompt.custom_logit_processor or None,
+            "bootstrap_host": prompt.bootstrap_host,
+            "bootstrap_port": prompt.bootstrap_port,
+            "bootstrap_room": self._room(prompt),
+            "routed_dp_rank": rank_of(request),
+            "disagg_prefill_dp_rank": request.disagg_prefill_dp_rank,
+            "routing_key": request.routing_key,
+            "require_reasoning": request.require_reasoning or None,
+            "priority": self._priority(request),
+            "extra_key": prompt.extra_key,
+            "cache_salt": prompt.cache_salt,
+        }
+        fields.update((name, value) for name, value in optional.items() if value is not None)
+        return Ready(prompt, ids, sampling, fields)
+
+    def _room(self, prompt: Prompt) -> int | None:
+        if prompt.bootstrap_room is None and self._features.disaggregation_transfer_backend == "fake":
+            self._fake_rooms += 1
+            return self._fake_rooms - 1
+        return prompt.bootstrap_room
+
+    def _priority(self, request: GenerateRequest) -> int | None:
+        if request.priority is None and self._features.enable_priority_scheduling:
+            return self._features.default_priority
+        return request.priority
+
+
+def _session(params: dict[str, Any] | None) -> Struct | None:
+    return Struct("SessionParams", dict(params)) if params else None

@@ -1,0 +1,147 @@
+"""What a prompt must hold to before it is sent: SGLang's checks and messages, and what the engine never checks."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Final
+
+from ..contract import EngineContract
+from ..errors import RequestRejected
+from .expand import Prompt
+from .request import GenerateRequest
+
+_INT64: Final = range(-(2**63), 2**63)
+
+
+def check_request(request: GenerateRequest, contract: EngineContract) -> None:
+    """What concerns the whole request; raises RequestRejected."""
+    features = contract.features
+    if not contract.model.is_generation:
+        raise RequestRejected("This model is an embedding model: it doesn't generate.")
+    if request.session_id is not None and request.session_params is not None:
+        raise RequestRejected("session_id and session_params cannot both be set.", param="session_id")
+    if request.session_params is not None and request.rid is not None:
+        # A session names its turns by the engine's ids, which a rid of the client's own would hide.
+        raise RequestRejected("rid can't be chosen for a request of a session.", param="rid")
+    if request.priority is not None and not (type(request.priority) is int and request.priority in _INT64):
+        raise RequestRejected(
+            "priority must be a signed 64-bit integer between -9223372036854775808 and 9223372036854775807",
+            param="priority",
+        )
+    for name in ("stream", "return_text_in_logprobs", "return_prompt_token_ids", "return_routed_experts"):
+        if type(getattr(request, name)) is not bool:
+            raise RequestRejected(f"{name} must be a boolean.", param=name)
+    adapters = request.lora_path if isinstance(request.lora_path, list) else [request.lora_path]
+    if any(adapters):
+        if not features.enable_lora:
+            raise RequestRejected(
+                "LoRA is not enabled: start the engine with --enable-lora to use lora_path.", param="lora_path"
+            )
+        raise RequestRejected("lora_path: LoRA adapters are not implemented in shards.", param="lora_path")
+    if features.skip_tokenizer_init and (request.return_routed_experts or request.return_indexer_topk):
+        name = "return_routed_experts" if request.return_routed_experts else "return_indexer_topk"
+        raise RequestRejected(f"{name} is not implemented with skip_tokenizer_init.", param=name)
+    _check_rank(request, features.num_dp_ranks)
+
+
+def rank_of(request: GenerateRequest) -> int | None:
+    """The data-parallel rank that a request asks for."""
+    return request.data_parallel_rank if request.routed_dp_rank is None else request.routed_dp_rank
+
+
+def _check_rank(request: GenerateRequest, ranks: int) -> None:
+    rank = rank_of(request)
+    if rank is None:
+        return
+    if type(rank) is not int or not 0 <= rank < max(ranks, 1):
+        raise RequestRejected(f"routed_dp_rank={rank!r} out of range [0, {ranks})", param="routed_dp_rank")
+
+
+def check_prompt(prompt: Prompt, ids: list[int], sampling: dict[str, Any], contract: EngineContract) -> array[int]:
+    """The ids to send, cut if the engine allows that; adapts `sampling` likewise; raises RequestRejected."""
+    model, features = contract.model, contract.features
+    if ids and not (min(ids) >= 0 and max(ids) < model.vocab_size):
+        wrong = next(token for token in ids if not 0 <= token < model.vocab_size)
+        raise RequestRejected(
+            f"input_ids contains out-of-vocabulary token id {wrong}; valid range is [0, {model.vocab_size}).",
+            param="input_ids",
+        )
+    limit = model.context_length
+    count = len(ids) + model.num_reserved_tokens
+    if count >= limit:
+        if not features.allow_auto_truncate:
+            raise RequestRejected(
+                f"The input ({count} tokens) is longer than the model's context length ({limit} tokens)."
+            )
+        ids = ids[:limit]
+        count = len(ids)
+    # The client's own number, before the server's preferences, as SGLang does.
+    wanted = prompt.sampling_params.get("max_new_tokens")
+    if wanted is not None:
+        wanted = sampling["max_new_tokens"]
+        if wanted + count > limit:
+            if not features.allow_auto_truncate:
+                raise RequestRejected(
+                    f"Requested token count exceeds the model's maximum context length of {limit} tokens. "
+                    f"You requested a total of {wanted + count} tokens: {count} tokens from the input messages and "
+                    f"{wanted} tokens for the completion. Please reduce the number of tokens in the input messages or the "
+                    "completion to fit within the limit."
+                )
+            sampling["max_new_tokens"] = max(0, limit - count)
+    _check_logprobs(prompt, model.vocab_size)
+    _check_hidden_states(prompt.return_hidden_states, contract)
+    if prompt.custom_logit_processor and not features.enable_custom_logit_processor:
+        raise RequestRejected(
+            "The server is not configured to enable custom logit processor. "
+            "Please set `--enable-custom-logit-processor` to enable this feature.",
+            param="custom_logit_processor",
+        )
+    if (
+        features.disaggregation_mode != "null"
+        and prompt.bootstrap_room is None
+        and features.disaggregation_transfer_backend != "fake"
+    ):
+        # The scheduler would end here instead of answering: the shard sends no trace context.
+        raise RequestRejected(
+            "Invalid request: Disaggregated request received without bootstrap room id.", param="bootstrap_room"
+        )
+    return array("q", ids)
+
+
+def _check_logprobs(prompt: Prompt, vocab_size: int) -> None:
+    if prompt.logprob_start_len < -1:
+        raise RequestRejected(
+            f"logprob_start_len must be at least -1, got {prompt.logprob_start_len}.", param="logprob_start_len"
+        )
+    if not 0 <= prompt.top_logprobs_num <= vocab_size:
+        raise RequestRejected(
+            f"top_logprobs_num must be in [0, {vocab_size}], got {prompt.top_logprobs_num}.", param="top_logprobs_num"
+        )
+    for token in prompt.token_ids_logprob or ():
+        if type(token) is not int:
+            raise RequestRejected("token_ids_logprob must be a flat list of integers.", param="token_ids_logprob")
+        if not 0 <= token < vocab_size:
+            raise RequestRejected(
+                f"token_ids_logprob contains out-of-vocabulary token id {token}; valid range is [0, {vocab_size}).",
+                param="token_ids_logprob",
+            )
+
+
+def _check_hidden_states(mode: bool | str, contract: EngineContract) -> None:
+    if not mode:
+        return
+    server = contract.server_args.get("return_hidden_states_mode")
+    if contract.features.enable_return_hidden_states and server not in ("last", "full"):
+        server = "full"
+    if server not in ("last", "full"):
+        raise RequestRejected(
+            "The server is not configured to return hidden states. Please set `--return-hidden-states-mode last`, "
+            "`--return-hidden-states-mode full`, or the legacy `--enable-return-hidden-states` flag.",
+            param="return_hidden_states",
+        )
+    if mode is True and server == "last":
+        raise RequestRejected(
+            "The requested return_hidden_states mode exceeds the server maximum `last`. Please launch with "
+            "`--return-hidden-states-mode full` to allow return_hidden_states=True.",
+            param="return_hidden_states",
+        )
