@@ -91,12 +91,12 @@ class Slot:
         return ShardState(self._words[Word.STATE])
 
     @property
-    def load(self) -> tuple[int, int]:
-        """Requests in progress or about to come, then connections: the balancer's sort key."""
+    def load(self) -> tuple[int, int, int]:
+        """Requests in progress or about to come, then connections now and ever: the balancer's sort key."""
         w = self._words
         underway = w[Word.ACCEPTED] - w[Word.CONNECTIONS_SEEN]
         # A new connection is about to send a request; an idle kept-alive one may never send another.
-        return (w[Word.HTTP_REQUESTS] + w[Word.FRESH] + underway, w[Word.CONNECTIONS] + underway)
+        return (w[Word.HTTP_REQUESTS] + w[Word.FRESH] + underway, w[Word.CONNECTIONS] + underway, w[Word.ACCEPTED])
 
     def begin(self, generation: int) -> None:
         """Start a new life of the shard: what was open is gone, the counters go on."""

@@ -57,7 +57,7 @@ class ShardHandle:
         return self._ready and not self.ended and not self.stopping
 
     @property
-    def load(self) -> tuple[int, int]:
+    def load(self) -> tuple[int, int, int]:
         """The balancer's sort key."""
         return self._slot.load
 

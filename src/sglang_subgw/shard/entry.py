@@ -163,7 +163,7 @@ class _Shard:
         _tell(self._channel, "abort", rid=rid)
 
     def _on_abort(self, rid: str) -> None:
-        self._engine.abort(rid)
+        self._engine.abort_local(rid)
 
     def _on_fail(self, reason: str) -> None:
         # The engine is gone: what is in flight ends with an error, and so does what still comes.
@@ -200,8 +200,6 @@ def _configure_logging(spec: ShardSpec) -> None:
     handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)s shard {spec.index}: %(message)s"))
     root.addHandler(handler)
     root.setLevel(spec.config.log_level.upper())
-    # uvicorn tells its own life at info; the gateway already does.
-    logging.getLogger("uvicorn").setLevel(max(logging.WARNING, root.level))
 
 
 def _tell(channel: Channel, kind: str, **fields: Any) -> None:

@@ -31,7 +31,8 @@ class ShardServer(uvicorn.Server):
                 ws="none",
                 lifespan="auto",
                 log_config=None,
-                log_level=config.log_level,
+                # uvicorn tells its own life at info; the gateway tells it already.
+                log_level="warning" if config.log_level == "info" else config.log_level,
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
