@@ -152,7 +152,9 @@ class FakeEngine:
         single = isinstance(prompts, str) or not prompts or isinstance(prompts[0], int)
         count = 1 if single else len(prompts)
         n = params.get("n", 1) if isinstance(params, dict) else 1
-        samples = [self._sample(request, index, prompts if single else prompts[index // n]) for index in range(count * n)]
+        samples = [
+            self._sample(request, index, prompts if single else prompts[index // n]) for index in range(count * n)
+        ]
         call = Call(samples, is_single=single and n == 1, stream=request.stream, abort=self._abort)
         self.calls.append(call)
         task = asyncio.create_task(self.script(call))

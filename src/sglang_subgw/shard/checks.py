@@ -84,8 +84,8 @@ def check_prompt(prompt: Prompt, ids: list[int], sampling: dict[str, Any], contr
                 raise RequestRejected(
                     f"Requested token count exceeds the model's maximum context length of {limit} tokens. "
                     f"You requested a total of {wanted + count} tokens: {count} tokens from the input messages and "
-                    f"{wanted} tokens for the completion. Please reduce the number of tokens in the input messages or the "
-                    "completion to fit within the limit."
+                    f"{wanted} tokens for the completion. Please reduce the number of tokens in the input messages or "
+                    "the completion to fit within the limit."
                 )
             sampling["max_new_tokens"] = max(0, limit - count)
     _check_logprobs(prompt, model.vocab_size)

@@ -124,7 +124,8 @@ class _CompletionEvents:
         logprobs, more = b"null", b""
         if self._detailed:
             out = sample.take()
-            logprobs = dumps(self._handler.logprobs(self._values, out["meta_info"], with_prompt=first))
+            echoed = first and bool(self._values["echo"] and self._values["logprobs"])
+            logprobs = dumps(self._handler.logprobs(self._values, out["meta_info"], with_prompt=echoed))
             if self._values["return_token_ids"]:
                 more = b',"token_ids":' + dumps(out["output_ids"])
                 if first:
