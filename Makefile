@@ -7,7 +7,7 @@ PYTEST_ARGS ?=
 
 # A folder that was moved or copied has its old place written in its environments.
 moved = $(shell [ "$$(cat $(1)/.installed 2>/dev/null)" = "$(CURDIR)" ] || echo FORCE)
-inputs = pyproject.toml tools/constraints.txt tools/install.sh
+inputs = pyproject.toml tools/constraints.txt tools/install.sh tools/warm_up.py
 
 .PHONY: help serve install test lint format lock clean FORCE
 

@@ -1,0 +1,34 @@
+"""Import SGLang once in a new environment, so that its bytecode is cached and an engine starts in 25 s instead of 100 s.
+
+Only a fifth of the 34,000 modules that come with it is ever imported: compiling all of them at install takes more than twice as long.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+DONE = Path(sys.prefix) / ".warmed-up"
+MODULES = (
+    "sglang.srt.entrypoints.http_server",
+    "sglang.srt.managers.scheduler",
+    "sglang.srt.managers.detokenizer_manager",
+    "sglang.srt.managers.multi_tokenizer_mixin",
+)
+
+if __name__ == "__main__" and not DONE.exists():
+    if sys.dont_write_bytecode:
+        environ = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        sys.exit(subprocess.call([sys.executable, __file__], env=environ))
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    warnings.simplefilter("ignore")
+    started = time.monotonic()
+    for module in MODULES:
+        importlib.import_module(module)
+    DONE.touch()
+    print(f"SGLang imports ({time.monotonic() - started:.0f} s)", file=sys.stderr)
