@@ -7,30 +7,24 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from ..contract import EngineContract, Slot, Word
 from ..errors import EngineRejected, EngineUnavailable, RequestError, RequestRejected, WireError
 from ..wire.codec import codec_for
-from ..wire.message import Struct
 from ..wire.sockets import WorkerSocket
-from .build import KIND, Builder, Ready
 from .call import Call
-from .checks import check_prompt, check_request
+from .checks import check_request
 from .control import Control
-from .expand import Plan, Prompt, expand
-from .logprobs import Logprobs
-from .meta import AnswerFacts
+from .expand import Plan, expand
+from .outbound import Outbound
 from .request import GenerateRequest
 from .rids import HEALTH_CHECK, Rids
 from .sample import Sample
-from .sampling import normalize
-from .table import Names, Table
+from .table import Table
 from .tokenizer import ShardTokenizer
 
 log = logging.getLogger("sglang_subgw.shard")
-
-_BATCH: Final = "BatchTokenizedGenerateReqInput"
 
 
 class TokenizerWorker:
@@ -48,16 +42,22 @@ class TokenizerWorker:
         self.control = Control(self._send, contract.features.num_dp_ranks)
         self._slot = slot
         self._codec = codec_for(contract.wire)
-        self._rids = Rids(contract.engine_id, shard_index, generation)
-        self._builder = Builder(contract, self.endpoint)
-        self._facts = AnswerFacts.of(contract)
         self._table = Table(slot)
+        self._outbound = Outbound(
+            contract,
+            self.tokenizer,
+            self._table,
+            self._codec,
+            rids=Rids(contract.engine_id, shard_index, generation),
+            endpoint=self.endpoint,
+            send=self._send_frame,
+            abort=self.abort_sample,
+        )
         self._socket: WorkerSocket | None = None
         self._failure: RequestError | None = None
         self._running = asyncio.Event()
         self._running.set()
         self._listeners: set[asyncio.Future[None]] = set()
-        self._batches = _BATCH in contract.wire.schema and contract.features.num_dp_ranks <= 1
         self._handlers: dict[str, Callable[[dict[str, Any]], None]] = {
             "BatchStrOutput": self._on_outputs,
             "BatchTokenIDOutput": self._on_outputs,
@@ -91,13 +91,13 @@ class TokenizerWorker:
         plan = expand(request)
         claimed = self._table.claim(_names(plan))
         try:
-            ready = await self._prepare(request, plan)
+            ready = await self._outbound.prepare(request, plan)
             await self._running.wait()
             if plan.samples > 1:
                 for item in ready:
-                    await self._warm_up(request, item, claimed)
+                    await self._outbound.warm_up(request, item, claimed)
             self._check_open()
-            return self._dispatch(request, plan, ready, claimed, created_at)
+            return self._outbound.dispatch(request, plan, ready, claimed, created_at)
         except WireError as exc:
             # The codec's own check is the last one: what fails it would have ended the engine's router.
             raise RequestRejected(str(exc)) from exc
@@ -129,7 +129,7 @@ class TokenizerWorker:
         heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._listeners.add(heard)
         try:
-            self._send(KIND, self._health_request())
+            self._outbound.ask_for_one_token()
             async with asyncio.timeout(timeout):
                 await heard
         except (TimeoutError, EngineUnavailable):
@@ -164,115 +164,20 @@ class TokenizerWorker:
             self._socket = None
         self.tokenizer.close()
 
-    def _check_open(self) -> WorkerSocket:
+    def _check_open(self) -> None:
         if self._failure is not None:
             # A new one each time: a shared exception would collect the tracebacks of all that it met.
             raise EngineUnavailable(self._failure.message)
         if self._socket is None:
             raise EngineUnavailable("The shard is not connected to an engine.")
-        return self._socket
-
-    async def _prepare(self, request: GenerateRequest, plan: Plan) -> list[Ready]:
-        sampling = [normalize(prompt.sampling_params, self.contract, self.tokenizer) for prompt in plan.prompts]
-        ids = await self._tokenize(request, plan.prompts)
-        return [
-            self._builder.build(request, prompt, check_prompt(prompt, tokens, params, self.contract), params)
-            for prompt, tokens, params in zip(plan.prompts, ids, sampling, strict=True)
-        ]
-
-    async def _tokenize(self, request: GenerateRequest, prompts: list[Prompt]) -> list[list[int]]:
-        if request.input_ids is not None:
-            return [prompt.input_ids or [] for prompt in prompts]
-        ids = await self.tokenizer.encode_all([prompt.text or "" for prompt in prompts])
-        if not all(ids):
-            raise RequestRejected("The prompt is empty: it has no tokens.", param="text")
-        return ids
-
-    async def _warm_up(self, request: GenerateRequest, item: Ready, claimed: Names) -> None:
-        """Let the engine read a prompt once before its samples: SGLang does, and `cached_tokens` shows it."""
-        sample = self._sample(request, item, index=-1, public_id=None, created_at=None, warm_up=True)
-        call = Call([sample], is_single=True, stream=False, abort=self.abort_sample)
-        async with call:
-            self._transmit(self._frames([(sample, item)]), [sample])
-            self._table.add(sample, claimed, claimed.names)
-            await call.wait()
-
-    def _dispatch(
-        self, request: GenerateRequest, plan: Plan, ready: list[Ready], claimed: Names, created_at: float
-    ) -> Call:
-        pairs: list[tuple[Sample, Ready]] = []
-        for item in ready:
-            name = item.prompt.rid
-            for _ in range(plan.samples):
-                public_id = name if plan.samples == 1 else None
-                sample = self._sample(request, item, len(pairs), public_id, created_at)
-                pairs.append((sample, item))
-        samples = [sample for sample, _ in pairs]
-        call = Call(samples, is_single=plan.is_single, stream=request.stream, abort=self.abort_sample)
-        self._transmit(self._frames(pairs), samples)
-        for sample, item in pairs:
-            self._table.add(sample, claimed, [name for name in (item.prompt.rid, plan.batch_name) if name is not None])
-        return call
-
-    def _sample(
-        self,
-        request: GenerateRequest,
-        item: Ready,
-        index: int,
-        public_id: str | None,
-        created_at: float | None,
-        *,
-        warm_up: bool = False,
-    ) -> Sample:
-        prompt = item.prompt
-        rid = self._rids.next()
-        logprobs = None
-        if prompt.return_logprob and not warm_up:
-            texts = self.tokenizer.token_texts if request.return_text_in_logprobs and self.tokenizer.loaded else None
-            logprobs = Logprobs(
-                top=prompt.top_logprobs_num, token_ids=prompt.token_ids_logprob is not None, texts=texts
-            )
-        return Sample(
-            rid,
-            rid if public_id is None else public_id,
-            index,
-            self._facts,
-            stream=request.stream and not warm_up,
-            logprobs=logprobs,
-            prompt_token_ids=item.ids.tolist() if request.return_prompt_token_ids else None,
-            created_at=created_at,
-            warm_up=warm_up,
-        )
-
-    def _frames(self, pairs: list[tuple[Sample, Ready]]) -> list[bytes]:
-        """Everything is encoded before anything is sent: a request goes out whole or not at all."""
-        messages = [item.message(sample.rid, warm_up=sample.warm_up) for sample, item in pairs]
-        if len(messages) > 1 and self._batches:
-            return [self._codec.encode(_BATCH, {"batch": [Struct(KIND, fields) for fields in messages]})]
-        return [self._codec.encode(KIND, fields) for fields in messages]
-
-    def _transmit(self, frames: list[bytes], samples: list[Sample]) -> None:
-        socket = self._check_open()
-        for frame in frames:
-            socket.send(frame)
-        sent_at = time.perf_counter()
-        for sample in samples:
-            sample.sent_at = sent_at
-
-    def _health_request(self) -> dict[str, Any]:
-        prompt = expand(GenerateRequest(input_ids=[0])).prompts[0]
-        if self.contract.features.disaggregation_mode != "null":
-            prompt.bootstrap_host, prompt.bootstrap_room = _FAKE_BOOTSTRAP_HOST, 0
-        sampling = normalize({"max_new_tokens": 1, "temperature": 0.0}, self.contract, self.tokenizer)
-        ids = check_prompt(prompt, [0], sampling, self.contract)
-        return self._builder.build(GenerateRequest(input_ids=[0]), prompt, ids, sampling).message(
-            self._rids.next_health()
-        )
 
     def _send(self, kind: str, fields: dict[str, Any]) -> None:
+        self._send_frame(self._codec.encode(kind, {"http_worker_ipc": self.endpoint, **fields}))
+
+    def _send_frame(self, frame: bytes) -> None:
         if self._socket is None:
             raise EngineUnavailable("The shard is not connected to an engine.")
-        self._socket.send(self._codec.encode(kind, {"http_worker_ipc": self.endpoint, **fields}))
+        self._socket.send(frame)
 
     def _on_frame(self, frame: bytes) -> None:
         self.last_receive = time.monotonic()
@@ -334,10 +239,6 @@ class TokenizerWorker:
             if not heard.done():
                 heard.set_result(None)
         self._listeners.clear()
-
-
-_FAKE_BOOTSTRAP_HOST: Final = "2.2.2.2"
-"""SGLang's own: no prefill server has it."""
 
 
 def _ignore(fields: dict[str, Any]) -> None:
