@@ -1,6 +1,6 @@
-"""Import SGLang once in a new environment, so that its bytecode is cached and an engine starts in 25 s instead of 100 s.
+"""Import SGLang once in a new environment, to cache its bytecode: an engine then starts in 25 s instead of 100 s.
 
-Only a fifth of the 34,000 modules that come with it is ever imported: compiling all of them at install takes more than twice as long.
+Only a fifth of the 34,000 modules that come with it is ever imported; compiling all at install takes twice as long.
 """
 
 from __future__ import annotations
