@@ -63,9 +63,12 @@ for i in range(300):
 
 async def answer():
     return {number}
-assert uvloop.new_event_loop().run_until_complete(answer()) == {number}
+loop = uvloop.new_event_loop()
+assert loop.run_until_complete(answer()) == {number}
+loop.close()
 with open({out!r}, "w") as f:
     f.write("%d %s" % ({number}, zmq.__file__))
+images.release()
 """
 
 

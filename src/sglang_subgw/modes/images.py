@@ -42,6 +42,9 @@ CURATED: Final[dict[str, str]] = {
 }
 """Top-level packages known to run as images, and what each needs ("signal": no signal handling of its own)."""
 
+_AT_END: Final = {"uvloop": "uv_library_shutdown"}
+"""What a library keeps until the process ends (libuv: a pipe, a thread pool), its copy must let go with its interpreter."""
+
 _PYTHON_API_VERSION: Final = 1013
 
 
@@ -65,6 +68,9 @@ def select(images: str) -> tuple[str, ...]:
     return tuple(sorted(chosen))
 
 
+_loaded: list[tuple[str, ctypes.PyDLL]] = []
+
+
 def install(packages: Sequence[str], copies_dir: str) -> None:
     """Make this interpreter load the extension modules of `packages` as images; call before importing any of them."""
     _imp._override_multi_interp_extensions_check(-1)  # type: ignore[attr-defined]
@@ -73,6 +79,14 @@ def install(packages: Sequence[str], copies_dir: str) -> None:
         # A shard can't own signals: the interpreter refuses both calls, and the gateway's main thread has them.
         signal.set_wakeup_fd = lambda fd, *, warn_on_full_buffer=True: -1
         signal.signal = lambda signum, handler: signal.SIG_DFL  # type: ignore[assignment,misc]
+
+
+def release() -> None:
+    """Let the loaded copies free what outlives an interpreter; call last in it."""
+    for package, library in _loaded:
+        if package in _AT_END:
+            getattr(library, _AT_END[package])()
+    _loaded.clear()
 
 
 class _ImageFinder:
@@ -107,6 +121,7 @@ class _ImageLoader(importlib.machinery.ExtensionFileLoader):
         origin = str(spec.origin)
         _load_bundled_libraries(spec.name, origin)
         library = _load_copy(origin, self._copies_dir)
+        _loaded.append((spec.name.partition(".")[0], library))
         init = getattr(library, f"PyInit_{spec.name.rpartition('.')[2]}")
         init.restype = ctypes.py_object
         made = init()

@@ -19,8 +19,11 @@ import sys
 sys.path[:] = {path!r}
 from sglang_subgw.modes import images
 images.install({packages!r}, {copies_dir!r})
-from sglang_subgw.shard.entry import main
-main({spec!r})
+try:
+    from sglang_subgw.shard.entry import main
+    main({spec!r})
+finally:
+    images.release()
 """
 
 
@@ -39,10 +42,7 @@ class SubinterpHost:
         """Start the thread that creates and runs the interpreter."""
         interpreters.preload()
         self._spec = dataclasses.replace(
-            self._spec,
-            # The shard closes its own copy; this one closes when the thread is through, whatever happened inside.
-            channel_fd=os.dup(self._shard_end.fileno()),
-            created_ns=time.monotonic_ns(),
+            self._spec, channel_fd=self._shard_end.fileno(), created_ns=time.monotonic_ns()
         )
         self._thread.start()
 

@@ -33,7 +33,8 @@ _HEARTBEAT_SECONDS = 0.5
 def main(spec_json: str) -> None:
     """Run one shard from its start to its end; a failure is told over the channel, then raised."""
     spec = ShardSpec.from_json(spec_json)
-    channel = Channel.from_fd(spec.channel_fd)
+    # A copy: the host keeps the original, which ends with the shard's place even if nothing here ever ran.
+    channel = Channel.from_fd(os.dup(spec.channel_fd))
     _configure_logging(spec)
     try:
         with asyncio.Runner(loop_factory=_loop_factory(spec.config.loop)) as runner:
@@ -43,7 +44,7 @@ def main(spec_json: str) -> None:
     except BaseException as exc:
         reason = str(exc) if isinstance(exc, SubgwError) else f"{type(exc).__name__}: {exc}"
         _tell(channel, "failed", reason=reason, traceback=traceback.format_exc()[-16000:])
-        raise
+        raise SystemExit(1) from None
     finally:
         channel.close()
 

@@ -1,0 +1,221 @@
+"""A gateway's life over the simulated engine: starts that fail, shards that die, engines that die, stops."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from sglang_subgw.config import GatewayConfig, Mode
+from sglang_subgw.contract import ShardState
+from sglang_subgw.engine.simulated import SimulatedEngine
+from sglang_subgw.errors import EngineDied, ShardFailed, ShardStartError
+from sglang_subgw.gateway import Gateway
+
+MODES = list(Mode)
+
+
+@pytest.fixture
+def engine(tmp_path_factory):
+    with SimulatedEngine(tmp_path_factory.mktemp("sim"), step_seconds=0.01) as engine:
+        yield engine
+
+
+def config(**fields) -> GatewayConfig:
+    return GatewayConfig(**{"shards": 2, "port": 0, "log_level": "warning", **fields})
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Wait for what another thread or process does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)
+
+
+def generate(gateway: Gateway, tokens: int = 4, **fields) -> httpx.Response:
+    body = {"text": "hello world", "sampling_params": {"max_new_tokens": tokens, "ignore_eos": True}, **fields}
+    return httpx.post(f"{gateway.urls[0]}/generate", json=body, timeout=30)
+
+
+class Stream(threading.Thread):
+    """A long stream in a thread: its events, and its shard."""
+
+    def __init__(self, gateway: Gateway, tokens: int) -> None:
+        super().__init__()
+        self.gateway, self.tokens = gateway, tokens
+        self.events: list[str] = []
+        self.shard = -1
+        self.error: Exception | None = None
+        self.running = threading.Event()
+        self.start()
+        assert self.running.wait(10)
+
+    def run(self) -> None:
+        params = {"max_new_tokens": self.tokens, "ignore_eos": True}
+        body = {"text": "hello world", "stream": True, "sampling_params": params}
+        try:
+            with httpx.stream("POST", f"{self.gateway.urls[0]}/generate", json=body, timeout=30) as response:
+                self.shard = int(response.headers["x-sglang-subgw-shard"])
+                for line in response.iter_lines():
+                    if line:
+                        self.events.append(line)
+                        self.running.set()
+        except httpx.HTTPError as exc:
+            self.error = exc
+        finally:
+            self.running.set()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_it_serves_is_drained_and_leaves_the_engine_running(engine, mode):
+    with Gateway(engine, config(mode=mode)) as gateway:
+        assert [shard["state"] for shard in gateway.shards] == ["ready", "ready"]
+        assert generate(gateway).status_code == 200
+        gateway.drain()
+        assert [shard["state"] for shard in gateway.shards] == ["stopped", "stopped"]
+        with pytest.raises(httpx.ConnectError):
+            generate(gateway)
+    assert engine.router_alive()
+    assert engine.violations == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_twice_in_one_process_one_after_the_other_and_from_a_thread(engine, mode):
+    statuses = []
+
+    def run() -> None:
+        with Gateway(engine, config(mode=mode, shards=1)) as gateway:
+            statuses.append(generate(gateway).status_code)
+
+    run()
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert statuses == [200, 200]
+
+
+def test_from_within_a_running_loop(engine):
+    async def main() -> int:
+        with Gateway(engine, config(shards=1)) as gateway:
+            async with httpx.AsyncClient() as client:
+                answer = await client.post(f"{gateway.urls[0]}/generate", json={"text": "hello"})
+            return answer.status_code
+
+    assert asyncio.run(main()) == 200
+
+
+def test_public_bugs_18_library_use_installs_no_signal_handlers(engine):
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD)]
+    with Gateway(engine, config(shards=1)):
+        now = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD)]
+    assert now == before
+
+
+def test_a_module_that_can_not_load_in_a_subinterpreter_is_named(engine):
+    with pytest.raises(ShardStartError, match="zmq"):
+        Gateway(engine, config(mode=Mode.SUBINTERP, images="off")).start()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_engine_that_does_not_answer_fails_the_start_with_that_reason(engine, mode):
+    engine.set_faults(silent_router=True)
+    gateway = Gateway(engine, config(mode=mode, health_timeout_seconds=0.5))
+    with pytest.raises(ShardStartError, match=r"did not answer the shard's first request within 0\.5 s"):
+        gateway.start()
+
+
+def test_a_shard_that_starts_too_slowly_is_said_to(engine):
+    engine.set_faults(silent_router=True)
+    gateway = Gateway(engine, config(mode=Mode.PROCESS, start_timeout_seconds=1.0))
+    with pytest.raises(ShardStartError, match=r"not ready within 1 s"):
+        gateway.start()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_dead_engine_ends_what_runs_with_503_and_the_gateway_with_its_reason(engine, mode):
+    with Gateway(engine, config(mode=mode)) as gateway:
+        stream = Stream(gateway, tokens=3000)
+        engine.crash("scheduler_0 was killed by SIGKILL")
+        stream.join(5)
+        assert not stream.is_alive()
+        assert stream.error is None
+        assert "scheduler_0 was killed by SIGKILL" in stream.events[-2]
+        assert stream.events[-1] == "data: [DONE]"
+        assert gateway.wait(5)
+        with pytest.raises(EngineDied, match="scheduler_0 was killed by SIGKILL"):
+            gateway.raise_failure()
+
+
+def test_a_killed_process_shard_comes_back_and_harms_no_other_stream(engine):
+    with Gateway(engine, config(mode=Mode.PROCESS)) as gateway:
+        streams = [Stream(gateway, tokens=300) for _ in range(2)]
+        victim, other = streams
+        assert victim.shard != other.shard
+        os.kill(gateway.shards[victim.shard]["pid"], signal.SIGKILL)
+        killed = time.monotonic()
+        victim.join()
+        assert isinstance(victim.error, httpx.HTTPError), "its connection broke"
+        until(lambda: engine.running() <= 1)
+        until(lambda: gateway.shards[victim.shard]["state"] == "ready" and gateway.shards[victim.shard]["generation"] == 2)
+        print(f"serving again after {time.monotonic() - killed:.2f} s")
+        other.join()
+        assert other.error is None
+        assert other.events[-1] == "data: [DONE]"
+        shards = {generate(gateway).headers["x-sglang-subgw-shard"] for _ in range(4)}
+        assert shards == {"0", "1"}
+    assert engine.violations == []
+
+
+def test_a_shard_that_keeps_dying_fails_the_gateway_with_the_reason(engine):
+    with Gateway(engine, config(mode=Mode.PROCESS, shards=1)) as gateway:
+
+        def killed_or_ended() -> bool:
+            shard = gateway.shards[0]
+            if shard["state"] == ShardState.READY.name.lower():
+                os.kill(shard["pid"], signal.SIGKILL)
+            return gateway.wait(0.01)
+
+        until(killed_or_ended, 30)
+        with pytest.raises(ShardFailed, match="Shard 0 failed: killed by SIGKILL"):
+            gateway.raise_failure()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stream_that_fits_into_the_drain_finishes(engine, mode):
+    with Gateway(engine, config(mode=mode)) as gateway:
+        stream = Stream(gateway, tokens=100)
+        gateway.drain(30)
+        stream.join()
+        assert stream.error is None
+        assert '"finish_reason":{"type":"length","length":100}' in stream.events[-2]
+        assert stream.events[-1] == "data: [DONE]"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stream_that_does_not_fit_ends_with_an_error_that_says_why(engine, mode):
+    with Gateway(engine, config(mode=mode)) as gateway:
+        stream = Stream(gateway, tokens=3000)
+        gateway.drain(1)
+        stream.join()
+        assert stream.error is None
+        assert "did not end within the 1 s" in stream.events[-2]
+        assert engine.wait_idle(5), "it was aborted in the engine"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_stop_ends_now_and_may_be_called_twice(engine, mode):
+    gateway = Gateway(engine, config(mode=mode))
+    gateway.start()
+    stream = Stream(gateway, tokens=3000)
+    gateway.stop()
+    gateway.stop()
+    stream.join(5)
+    assert not stream.is_alive()
+    assert engine.wait_idle(5)
