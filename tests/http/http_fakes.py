@@ -116,6 +116,19 @@ def saying(*chunks: str, finish: dict[str, Any] = STOP) -> Script:
     return script
 
 
+async def rich_script(call: Call) -> None:
+    """A script with everything that an answer may show: empty deltas, half characters, details."""
+    details = {
+        "output_hidden_states": [[0.5, 1.0], [2.0]],
+        "cached_tokens_details": {"device": 3, "host": 0},
+    }
+    for chunk, finish in (("", None), ("Hé", None), ("", None), ("l\ufffdlo", STOP)):
+        for sample in call.samples:
+            emit(sample, chunk, finish, **details)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
 async def silent(call: Call) -> None:
     """A script: nothing ever comes."""
     await asyncio.Event().wait()

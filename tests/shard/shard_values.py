@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -101,7 +102,7 @@ async def shard_of(simulated: SimulatedEngine, **options: Any) -> AsyncIterator[
     finally:
         await shard.worker.close()
         assert shard.worker.active == 0
-        assert not Path(shard.worker.endpoint.removeprefix("ipc://")).exists()
+        assert not os.path.exists(shard.worker.endpoint.removeprefix("ipc://"))
 
 
 def with_shard(

@@ -14,7 +14,6 @@ from sglang_subgw.shard.sampling import normalize
 from sglang_subgw.shard.stop_regex import max_length
 from sglang_subgw.shard.tokenizer import ShardTokenizer
 from sglang_subgw.wire.codec import codec_for
-from sglang_subgw.wire.message import Struct
 
 CONTRACT = contract()
 CODEC = codec_for(CONTRACT.wire)
@@ -156,8 +155,6 @@ NAMES = [name for name, _ in CONTRACT.wire.schema["SamplingParams"]]
 def test_any_json_is_refused_or_can_be_sent(params: dict[str, Any]) -> None:
     try:
         fields = read(params)
-    except RequestRejected as exc:
-        assert exc.message
-    else:
-        assert CODEC.encode("SamplingParams", fields)
-        assert Struct("SamplingParams", fields).fields["is_normalized"] is True
+    except RequestRejected:
+        return
+    assert CODEC.encode("SamplingParams", fields)

@@ -43,6 +43,8 @@ class ModelFacts:
     architectures: tuple[str, ...] = ()
     is_generation: bool = True
     is_multimodal: bool = False
+    has_image_understanding: bool = False
+    has_audio_understanding: bool = False
     context_length: int
     vocab_size: int
     max_req_input_len: int
@@ -80,6 +82,7 @@ class FeatureFacts:
     enable_cache_report: bool = False
     stream_response_default_include_usage: bool = False
     disable_radix_cache: bool = False
+    enable_strict_thinking: bool = False
     speculative_algorithm: str | None = None
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None

@@ -8,6 +8,7 @@ Runs inside the shard's interpreter and needs the standard library only.
 from __future__ import annotations
 
 import _imp
+import contextlib
 import ctypes
 import importlib.machinery
 import importlib.util
@@ -16,7 +17,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -73,7 +74,6 @@ _loaded: list[tuple[str, ctypes.PyDLL]] = []
 
 def install(packages: Sequence[str], copies_dir: str) -> None:
     """Make this interpreter load the extension modules of `packages` as images; call before importing any of them."""
-    _imp._override_multi_interp_extensions_check(-1)  # type: ignore[attr-defined]
     sys.meta_path.insert(0, _ImageFinder(frozenset(packages), copies_dir))
     if any(CURATED.get(name) == "signal" for name in packages):
         # A shard can't own signals: the interpreter refuses both calls, and the gateway's main thread has them.
@@ -133,7 +133,8 @@ class _ImageLoader(importlib.machinery.ExtensionFileLoader):
         from_def = ctypes.pythonapi.PyModule_FromDefAndSpec2
         from_def.restype = ctypes.py_object
         from_def.argtypes = [ctypes.py_object, ctypes.py_object, ctypes.c_int]
-        module: ModuleType = from_def(made, spec, _PYTHON_API_VERSION)
+        with _unchecked():
+            module: ModuleType = from_def(made, spec, _PYTHON_API_VERSION)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
@@ -142,7 +143,19 @@ class _ImageLoader(importlib.machinery.ExtensionFileLoader):
         exec_def = ctypes.pythonapi.PyModule_ExecDef
         exec_def.restype = ctypes.c_int
         exec_def.argtypes = [ctypes.py_object, ctypes.py_object]
-        exec_def(module, self._definition)
+        # A module may make submodules of its own in here (pydantic_core does).
+        with _unchecked():
+            exec_def(module, self._definition)
+
+
+@contextlib.contextmanager
+def _unchecked() -> Iterator[None]:
+    """The interpreter's own check is off for an image, and stays on for everything else."""
+    before = _imp._override_multi_interp_extensions_check(-1)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        _imp._override_multi_interp_extensions_check(before)  # type: ignore[attr-defined]
 
 
 def _adopt_single_phase(module: ModuleType, spec: importlib.machinery.ModuleSpec) -> ModuleType:
