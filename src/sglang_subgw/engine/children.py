@@ -1,0 +1,152 @@
+"""SGLang's processes: started by its own code, known to us from the first one on, with last words to quote."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from .host import CrashSignal, stop_signals_ignored
+
+_STARTED: Final = "started"
+_LAST_WORDS: Final = "last-words-"
+_POLL_SECONDS: Final = 0.1
+_KILL_SECONDS: Final = 30.0
+
+
+class Children:
+    """The engine's processes and what they leave behind."""
+
+    def __init__(self, directory: Path, on_phase: Callable[[str], None], crash_signal: CrashSignal) -> None:
+        self.directory = directory
+        self.processes: dict[str, Any] = {}
+        """multiprocessing's processes by their role."""
+        self.port_args: Any = None
+        self._on_phase = on_phase
+        self._crash_signal = crash_signal
+
+    def engine_class(self) -> type:
+        """A sglang.Engine that notes its children here as it starts them."""
+        from sglang.srt.entrypoints.engine import Engine
+
+        children = self
+
+        class WatchedEngine(Engine):  # type: ignore[misc]
+            """sglang.Engine, seen from outside."""
+
+            run_scheduler_process_func = staticmethod(
+                partial(run_child, children.directory, Engine.run_scheduler_process_func)
+            )
+            run_detokenizer_process_func = staticmethod(
+                partial(run_child, children.directory, Engine.run_detokenizer_process_func)
+            )
+
+            @classmethod
+            def _launch_scheduler_processes(cls, server_args: Any, port_args: Any, *args: Any, **kwargs: Any) -> Any:
+                children.port_args = port_args
+                children._crash_signal.claim()
+                children._on_phase("starting the scheduler")
+                with stop_signals_ignored():
+                    result, processes = super()._launch_scheduler_processes(server_args, port_args, *args, **kwargs)
+                children._note("scheduler", processes)
+                ready = result.wait_for_ready
+
+                def wait_for_ready() -> None:
+                    children._wait_for_import()
+                    children._on_phase("loading the model")
+                    ready()
+
+                result.wait_for_ready = wait_for_ready
+                return result, processes
+
+            @classmethod
+            def _launch_detokenizer_subprocesses(cls, *args: Any, **kwargs: Any) -> Any:
+                with stop_signals_ignored():
+                    processes, names = super()._launch_detokenizer_subprocesses(*args, **kwargs)
+                children._note("detokenizer", processes)
+                return processes, names
+
+        return WatchedEngine
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids, those of processes that ended included."""
+        return tuple(process.pid for process in self.processes.values())
+
+    def last_words(self) -> str:
+        """The last error that a child logged, "" without one."""
+        notes = sorted(self.directory.glob(f"{_LAST_WORDS}*"), key=lambda path: path.stat().st_mtime)
+        return notes[-1].read_text("utf-8") if notes else ""
+
+    def all_alive(self) -> bool:
+        """Whether none of them has ended."""
+        return bool(self.processes) and all(process.is_alive() for process in self.processes.values())
+
+    def wait_for_schedulers(self, seconds: float) -> None:
+        """Until the schedulers have ended, or so long."""
+        end = time.monotonic() + seconds
+        for name, process in self.processes.items():
+            if name.startswith("scheduler"):
+                process.join(max(0.0, end - time.monotonic()))
+
+    def kill(self) -> None:
+        """End what is left of them and of their own children, and wait until it is gone."""
+        roots = _existing(self.pids)
+        family = [child for root in roots for child in _descendants(root)] + roots
+        for process in family:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        for process in self.processes.values():
+            process.join(_KILL_SECONDS)
+        psutil.wait_procs(family, timeout=_KILL_SECONDS)
+
+    def _note(self, role: str, processes: list[Any] | None) -> None:
+        for i, process in enumerate(processes or ()):
+            self.processes[role if len(processes or ()) == 1 else f"{role} {i}"] = process
+
+    def _wait_for_import(self) -> None:
+        mark = self.directory / _STARTED
+        while not mark.exists() and all(process.is_alive() for process in self.processes.values()):
+            time.sleep(_POLL_SECONDS)
+
+
+def run_child(directory: Path, run: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """In the child: run SGLang's process function, and keep the last error it logs where the launcher finds it."""
+    (directory / _STARTED).touch()
+    logging.getLogger("sglang").addHandler(_LastWords(directory / f"{_LAST_WORDS}{os.getpid()}"))
+    run(*args, **kwargs)
+
+
+class _LastWords(logging.Handler):
+    def __init__(self, path: Path) -> None:
+        super().__init__(logging.ERROR)
+        self._path = path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        lines = record.getMessage().strip().splitlines()
+        self._path.write_text(lines[-1] if lines else "", "utf-8")
+
+
+def _existing(pids: tuple[int, ...]) -> list[psutil.Process]:
+    found = []
+    for pid in pids:
+        try:
+            found.append(psutil.Process(pid))
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return list(process.children(recursive=True))
+    except psutil.NoSuchProcess:
+        return []

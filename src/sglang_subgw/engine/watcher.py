@@ -1,0 +1,94 @@
+"""Notices that a part of the engine died: a process, or the router that runs in this one."""
+
+from __future__ import annotations
+
+import multiprocessing.connection
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from .children import Children
+from .host import CrashSignal
+
+_NAMING_SECONDS: Final = 2.0
+"""A child that crashes signals first and ends a moment later: so long to learn which one it was."""
+
+
+class Watcher:
+    """A thread that waits for the first part of the engine to end, and tells why; it polls nothing."""
+
+    def __init__(self, children: Children, router: Any, crash_signal: CrashSignal) -> None:
+        self._children = children
+        self._crash_signal = crash_signal
+        self._futures = [
+            future for name in ("_task", "_handle_task") if (future := getattr(router, name, None)) is not None
+        ]
+        self._callbacks: list[Callable[[str], object]] = []
+        self._lock = threading.Lock()
+        self._reason = ""
+        self._stopping = False
+        self._thread = threading.Thread(target=self._watch, name="subgw-engine-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+        for future in self._futures:
+            future.add_done_callback(self._on_router_end)
+
+    def stop(self) -> None:
+        """Stop watching: whatever ends from now on was meant to. Safe to call twice."""
+        self._stopping = True
+        self._crash_signal.wake()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def on_death(self, callback: Callable[[str], object]) -> None:
+        """Call back with the reason, once and from a thread; at once if it has happened already."""
+        with self._lock:
+            self._callbacks.append(callback)
+            reason = self._reason
+        if reason:
+            callback(reason)
+
+    def router_alive(self) -> bool:
+        """Whether SGLang's router still forwards requests: an undecodable message ends it without a word."""
+        return not any(future.done() for future in self._futures)
+
+    def _watch(self) -> None:
+        names = {process.sentinel: name for name, process in self._children.processes.items()}
+        ended = multiprocessing.connection.wait([*names, self._crash_signal.reader])
+        crashed = self._crash_signal.reader in ended
+        if crashed:
+            os.read(self._crash_signal.reader, 1)
+        if self._stopping:
+            return
+        if crashed and len(ended) == 1:
+            ended = multiprocessing.connection.wait(names, _NAMING_SECONDS)
+        name = next((names[item] for item in ended if item in names), "")
+        self._report(self._process_reason(name))
+
+    def _process_reason(self, name: str) -> str:
+        words = self._children.last_words()
+        if not name:
+            return f"a process of SGLang's crashed: {words or 'it said nothing'}"
+        process = self._children.processes[name]
+        process.join(_NAMING_SECONDS)
+        code = process.exitcode
+        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+        return f"SGLang's {name} (pid {process.pid}) {how}" + (f": {words}" if words else "")
+
+    def _on_router_end(self, future: Any) -> None:
+        if self._stopping:
+            return
+        error = None if future.cancelled() else future.exception()
+        self._report(f"SGLang's router ended: {error!r}")
+
+    def _report(self, reason: str) -> None:
+        with self._lock:
+            if self._reason or self._stopping:
+                return
+            self._reason = reason
+            callbacks = list(self._callbacks)
+        for callback in callbacks:
+            callback(reason)
