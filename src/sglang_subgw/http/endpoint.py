@@ -65,6 +65,8 @@ class Endpoint:
             await self._fail(exchange, RequestError(f"Internal server error: {error}"))
 
     async def _fail(self, exchange: Exchange, error: RequestError) -> None:
+        if exchange.ended:
+            return
         if exchange.started:
             await exchange.end(event(self._event(error)) + DONE)
             return

@@ -24,13 +24,14 @@ class ClientGone(Exception):
 class Exchange:
     """A request's scope and channel; writes raw ASGI messages, so that a stream pays for no wrapper."""
 
-    __slots__ = ("_always", "_send", "headers", "receive", "scope", "started")
+    __slots__ = ("_always", "_send", "ended", "headers", "receive", "scope", "started")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, always: RawHeaders) -> None:
         self.scope = scope
         self.receive = receive
         self.headers = Headers(scope=scope)
         self.started = False
+        self.ended = False
         self._send = send
         self._always = always
 
@@ -60,6 +61,7 @@ class Exchange:
 
     async def end(self, data: bytes = b"") -> None:
         """Send the last part of the body."""
+        self.ended = True
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def respond(self, status: int, data: bytes = b"", headers: Iterable[tuple[bytes, bytes]] = ()) -> None:

@@ -45,7 +45,8 @@ class Table:
         for name, value in body.items():
             field = self.fields.get(name)
             if field is None:
-                raise RequestRejected(f"Unknown field {name!r}.{self._suggestion(name)}", param=name)
+                shown = name if len(name) <= 100 else name[:100] + "…"
+                raise RequestRejected(f"Unknown field {shown!r}.{self._suggestion(shown)}", param=shown)
             if field.refusal:
                 if value is not None and value not in ([], {}) and value != field.default:
                     raise RequestRejected(f"Field {name!r} is not supported: {field.refusal}.", param=name)
@@ -57,7 +58,7 @@ class Table:
         return values
 
     def _suggestion(self, name: str) -> str:
-        close = difflib.get_close_matches(name[:100], self.fields, n=1)
+        close = difflib.get_close_matches(name, self.fields, n=1)
         return f" Did you mean {close[0]!r}?" if close else ""
 
 
