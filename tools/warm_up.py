@@ -11,9 +11,10 @@ import subprocess
 import sys
 import time
 import warnings
+from importlib import metadata
 from pathlib import Path
 
-DONE = Path(sys.prefix) / ".warmed-up"
+DONE = Path(sys.prefix) / f".warmed-up-{metadata.version('sglang')}"
 MODULES = (
     "sglang.srt.entrypoints.http_server",
     "sglang.srt.managers.scheduler",
