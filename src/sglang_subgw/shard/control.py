@@ -25,9 +25,9 @@ class Control:
         async with self._locks.setdefault(answer_kind, asyncio.Lock()):
             if self._failure is not None:
                 raise self._failure
+            self._send(kind, fields)
             answers = self._waiting[answer_kind] = _Answers(self._ranks)
             try:
-                self._send(kind, fields)
                 async with asyncio.timeout(timeout):
                     return await answers.done
             except TimeoutError:

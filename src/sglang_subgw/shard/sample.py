@@ -132,8 +132,8 @@ class Sample:
         return self._count("reasoning_tokens")
 
     def output(self) -> dict[str, Any]:
-        """The cumulative answer: `text`, `output_ids`, `meta_info`, as SGLang's."""
-        return self._answer(self.text, self.output_ids, 0)
+        """The cumulative answer: `text`, `output_ids`, `meta_info`, as SGLang's; its lists grow until the end."""
+        return self._answer(self.text, self.output_ids)
 
     def take(self) -> dict[str, Any]:
         """The incremental answer: what arrived since the last `take`."""
@@ -202,12 +202,12 @@ class Sample:
             return 0
         return column(self._columns, name, self._row) or 0
 
-    def _answer(self, text: str, ids: list[int], since: int) -> dict[str, Any]:
+    def _answer(self, text: str, ids: list[int], since: int | None = None) -> dict[str, Any]:
         out: dict[str, Any] = {"text": text, "output_ids": ids}
         if self._abort is None and (self._columns is None or "output_strs" not in self._columns):
             del out["text"]
         meta = meta_info(self, self._facts, self._columns, self._row, self._abort)
-        if since:
+        if since is not None:
             for key in (*OUTPUT_LISTS, *self.customized):
                 if key in meta:
                     meta[key] = meta[key][since:]

@@ -1,0 +1,76 @@
+"""The shard's tokenizer: the engine's, or none."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from shard_values import contract
+
+from sglang_subgw.engine.simulated import ByteTokenizer
+from sglang_subgw.errors import RequestRejected
+from sglang_subgw.shard import tokenizer as module
+from sglang_subgw.shard.tokenizer import INLINE_CHARACTERS, ShardTokenizer
+
+
+@pytest.fixture
+def made(tmp_path: Path, needs_tokenizers: None) -> ShardTokenizer:
+    file = tmp_path / "tokenizer.json"
+    ByteTokenizer().save(file)
+    return ShardTokenizer(contract(model={"tokenizer_file": str(file)}))
+
+
+def test_it_encodes_and_decodes(made: ShardTokenizer) -> None:
+    assert made.loaded
+    ids = made.encode("hello 한")
+    assert made.decode(ids) == "hello 한"
+    assert made.id_to_token(272) == "hello"
+    assert made.id_to_token(10**6) is None
+    assert made.vocab_size == ByteTokenizer().vocab_size
+    assert not made.adds_special_tokens
+
+
+def test_tokens_have_their_own_texts(made: ShardTokenizer) -> None:
+    for _ in range(2):
+        assert made.token_texts([272, 97, 272, 0xED]) == ["hello", "a", "hello", "\ufffd"]
+    assert made.token_texts([]) == []
+    assert "bos" in made.token_texts([made.encode("<|bos|>")[0]])[0]
+
+
+def test_long_texts_leave_the_loop_free(made: ShardTokenizer) -> None:
+    async def run() -> None:
+        long = "hello world " * INLINE_CHARACTERS
+        turns = 0
+        task = asyncio.create_task(made.encode_all([long, "a"]))
+        while not task.done():
+            turns += 1
+            await asyncio.sleep(0)
+        encoded = await task
+        assert turns > 2
+        assert encoded == [made.encode(long), made.encode("a")]
+        made.close()
+        made.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [({"skip_tokenizer_init": True}, "skip_tokenizer_init=True cannot accept text"), ({}, "tokenizer can't be used")],
+)
+def test_without_one_text_is_refused(features: dict[str, bool], message: str) -> None:
+    none = ShardTokenizer(contract(**features))
+    assert (none.loaded, none.vocab_size, none.adds_special_tokens) == (False, 0, False)
+    with pytest.raises(RequestRejected, match=message):
+        none.encode("x")
+    with pytest.raises(RequestRejected, match=message):
+        asyncio.run(none.encode_all(["x"]))
+    assert none.id_to_token(1) is None
+
+
+def test_without_the_library_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_HAVE_TOKENIZERS", False)
+    none = ShardTokenizer(contract(model={"tokenizer_file": "/nowhere"}))
+    with pytest.raises(RequestRejected, match="library doesn't load"):
+        none.encode("x")
