@@ -15,7 +15,7 @@ usable() { # dependency groups and override-dependencies need uv 0.8
     echo "$version" | awk '{ split($2, v, "."); exit !(v[1] > 0 || v[2] >= 8) }'
 }
 
-for uv in "$home/bin/uv" "$PWD/.venv-tools/bin/uv" "$(command -v uv)" "${HOME:-/root}/.local/bin/uv"; do
+for uv in "$home/bin/uv" "$(command -v uv)" "${HOME:-/root}/.local/bin/uv"; do
     if [ -n "$uv" ] && usable "$uv"; then echo "$uv"; exit 0; fi
 done
 

@@ -50,7 +50,7 @@ uv=$(tools/get_uv.sh "$python")
 say "uv: $uv ($("$uv" --version | cut -d' ' -f2))"
 
 # Scripts of a moved or copied environment still name their old place.
-[ ! -e "$venv/.installed" ] || [ "$(cat "$venv/.installed")" = "$PWD" ] || rm -rf "$venv"
+[ ! -e "$venv/.installed" ] || [ "$(cat "$venv/.installed")" = "$PWD" ] || rm -rf "$venv" .tox
 if ! "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 13))' 2>/dev/null; then
     say "creating $venv"
     [ -d "$venv" ] || rm -f "$venv"
