@@ -53,14 +53,12 @@ def names_model(arguments: EngineArguments) -> bool:
 
 def with_demo_model(arguments: EngineArguments, directory: Path) -> EngineArguments:
     """The same arguments with the demo model, under a name that reads well."""
-    added = {"model_path": str(directory)}
-    if _option(arguments, "served_model_name") is None:
-        added["served_model_name"] = "demo"
-    if _option(arguments, "max_total_tokens") is None:
-        added["max_total_tokens"] = str(_DEMO_TOKENS)
+    defaults = {"served_model_name": "demo", "max_total_tokens": _DEMO_TOKENS}
+    added: dict[str, Any] = {"model_path": str(directory)}
+    added |= {name: value for name, value in defaults.items() if _option(arguments, name) is None}
     if isinstance(arguments, Mapping):
-        return {**arguments, **added, "max_total_tokens": int(arguments.get("max_total_tokens") or _DEMO_TOKENS)}
-    return [*arguments, *(part for name, value in added.items() for part in (_flag(name), value))]
+        return {**arguments, **added}
+    return [*arguments, *(part for name, value in added.items() for part in (_flag(name), str(value)))]
 
 
 def read_server_args(arguments: EngineArguments, *, on_cpu: bool) -> Any:

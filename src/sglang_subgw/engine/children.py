@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
+import psutil  # type: ignore
 
 from .host import CrashSignal, stop_signals_ignored
 
@@ -121,8 +121,22 @@ class Children:
 def run_child(directory: Path, run: Callable[..., None], *args: Any, **kwargs: Any) -> None:
     """In the child: run SGLang's process function, and keep the last error it logs where the launcher finds it."""
     (directory / _STARTED).touch()
+    if os.environ.get("TQDM_DISABLE") == "1":
+        _hide_progress_bars()
     logging.getLogger("sglang").addHandler(_LastWords(directory / f"{_LAST_WORDS}{os.getpid()}"))
     run(*args, **kwargs)
+
+
+def _hide_progress_bars() -> None:
+    # The variable alone does not: SGLang passes `disable` to every bar.
+    from tqdm import tqdm
+
+    init = tqdm.__init__
+
+    def hidden(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **{**kwargs, "disable": True})
+
+    tqdm.__init__ = hidden
 
 
 class _LastWords(logging.Handler):

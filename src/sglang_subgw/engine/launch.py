@@ -104,7 +104,8 @@ class RunningEngine:
                 return
             self._closed = True
             self._watcher.stop()
-            close_engine(self.engine, self._children, graceful=True)
+            # A scheduler on the CPU has nothing to release, and takes seconds over it.
+            close_engine(self.engine, self._children, graceful=self.contract.server_args.get("device") != "cpu")
             Path(self.contract.wire.runtime_dir, "tokenizer.json").unlink(missing_ok=True)
             self._crash_signal.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import psutil
+import psutil  # type: ignore
 from sglang.srt.platforms.interface import PlatformEnum, SRTPlatform
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from . import corpus
 
-RECIPE: Final = 1
+RECIPE: Final = 2
 """Raised with every change of the corpus, the shape or the training: it names the cached directory."""
 CONTEXT_LENGTH: Final = 4096
 _VOCAB: Final = 768
@@ -82,9 +82,10 @@ def _train_tokenizer(texts: list[str]) -> Any:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    trainer: Any = trainers.BpeTrainer
     tokenizer.train_from_iterator(
         texts,
-        trainers.BpeTrainer(
+        trainer(
             vocab_size=_VOCAB,
             special_tokens=[corpus.BEGIN, corpus.END, corpus.TURN],
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
@@ -101,6 +102,7 @@ def _train_tokenizer(texts: list[str]) -> Any:
 
 def _train_model(directory: Path, documents: list[list[int]]) -> None:
     import torch
+    from safetensors.torch import save_file
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
     begin, end = documents[0][0], documents[0][-1]
@@ -109,6 +111,7 @@ def _train_model(directory: Path, documents: list[list[int]]) -> None:
         torch.manual_seed(0)
         model = LlamaForCausalLM(
             LlamaConfig(
+                architectures=["LlamaForCausalLM"],
                 vocab_size=_VOCAB,
                 hidden_size=128,
                 intermediate_size=256,
@@ -134,8 +137,11 @@ def _train_model(directory: Path, documents: list[list[int]]) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-    model.generation_config = GenerationConfig(bos_token_id=begin, eos_token_id=end, pad_token_id=end)
-    model.save_pretrained(directory)
+    model.config.save_pretrained(directory)
+    GenerationConfig(bos_token_id=begin, eos_token_id=end, pad_token_id=end).save_pretrained(directory)
+    # Not model.save_pretrained: it shows a progress bar, whose thread stays.
+    weights = {name: weight for name, weight in model.state_dict().items() if name != "lm_head.weight"}
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
 
 
 def _windows(documents: list[list[int]], generator: Any) -> Iterator[Any]:
