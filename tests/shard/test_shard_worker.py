@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
-from shard_values import Shard, shard_of, with_shard
+from shard_values import Shard, with_shard
 
 from sglang_subgw.contract import Word
-from sglang_subgw.engine.simulated import SimulatedEngine
-from sglang_subgw.errors import EngineRejected, EngineUnavailable, RequestRejected
+from sglang_subgw.errors import EngineRejected, RequestRejected
 from sglang_subgw.shard.request import GenerateRequest
 
 pytestmark = pytest.mark.usefixtures("needs_tokenizers")
@@ -207,157 +204,3 @@ def test_refused_requests_leave_nothing(tmp_path: Path) -> None:
         await shard.engine.async_generate(input_ids=[1], sampling_params={"max_new_tokens": 1}, rid="r")
 
     with_shard(tmp_path, scenario)
-
-
-def test_a_pause_holds_new_requests_on_every_shard(tmp_path: Path, codec: str) -> None:
-    async def run(simulated: SimulatedEngine) -> None:
-        async with shard_of(simulated) as first, shard_of(simulated, index=1) as second, asyncio.timeout(10):
-            assert await second.engine.health_generate(5)
-            first.worker._send("PauseGenerationReqInput", {"mode": "in_place"})
-            while not (first.worker.paused and second.worker.paused):
-                await asyncio.sleep(0.001)
-            tasks = [asyncio.create_task(shard.engine.submit(ids_request())) for shard in (first, second)]
-            await asyncio.sleep(0.02)
-            assert [task.done() for task in tasks] == [False, False]
-            second.worker._send("ContinueGenerationReqInput", {})
-            for task in tasks:
-                async with await task as call:
-                    await call.wait()
-
-    with SimulatedEngine(tmp_path, codec=codec) as simulated:
-        asyncio.run(run(simulated))
-        assert simulated.violations == []
-
-
-def test_frames_that_cannot_be_read_do_no_harm(tmp_path: Path, codec: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(shard: Shard) -> None:
-        caplog.set_level(logging.ERROR)
-        for frame in (b"", b"junk", b"\x80\x04N.", b"\x93\xa1x\xc0\xc0") * 3:
-            shard.simulated.send_frame(shard.worker.endpoint, frame)
-        shard.simulated.send_message(shard.worker.endpoint, "AbortReq", rid="someone")
-        shard.simulated.send_message(shard.worker.endpoint, "FlushCacheReqOutput", success=True)
-        out: Any = await shard.engine.async_generate("hello", {"max_new_tokens": 1})
-        assert out["text"] == "hello"
-        while shard.slot.get(Word.MESSAGES) < 15:
-            await asyncio.sleep(0.001)
-        assert shard.worker.undecodable == 12
-        assert len(caplog.records) == 1
-        assert shard.slot.get(Word.UNKNOWN_RIDS) == 1
-
-    with_shard(tmp_path, scenario, codec=codec)
-
-
-def test_one_unusable_output_costs_one_sample(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(shard: Shard) -> None:
-        request = GenerateRequest(input_ids=[[1], [2]], sampling_params=ENDLESS, stream=True)
-        async with await shard.engine.submit(request) as call:
-            await call.first()
-            broken, whole = call.samples
-            rids = [broken.rid, whole.rid]
-            shard.worker._on_outputs({"rids": rids, "output_strs": [3, "x"], "output_ids": [3, [1]]})
-            assert broken.error is not None
-            assert not whole.finished
-            await asyncio.sleep(0.02)
-            assert shard.worker.active == 1
-
-    with_shard(tmp_path, scenario, step_seconds=0.002)
-    assert len(caplog.records) == 1
-
-
-def test_the_engines_death_ends_everything(tmp_path: Path) -> None:
-    async def scenario(shard: Shard) -> None:
-        shard.simulated.set_faults(stall=True)
-        call = await shard.engine.submit(ids_request())
-        asking = asyncio.create_task(shard.engine.control.ask("GetInternalStateReq", {}, "Never", 5))
-        health = asyncio.create_task(shard.engine.health_generate(5))
-        await asyncio.sleep(0.01)
-        shard.engine.fail_all(EngineUnavailable("The engine died."), for_good=True)
-        with pytest.raises(EngineUnavailable, match="died"):
-            await call.wait()
-        with pytest.raises(EngineUnavailable, match="died"):
-            await asking
-        assert not await shard.engine.health_generate(5)
-        with pytest.raises(EngineUnavailable, match="died"):
-            await shard.engine.submit(ids_request())
-        assert shard.slot.get(Word.ACTIVE) == 0
-        assert shard.slot.get(Word.FAILED) == 1
-        await health
-
-    with_shard(tmp_path, scenario)
-
-
-def test_what_does_not_drain_is_aborted_in_the_engine(tmp_path: Path) -> None:
-    async def scenario(shard: Shard) -> None:
-        call = await shard.engine.submit(ids_request(sampling_params=ENDLESS, stream=True))
-        await call.first()
-        shard.engine.fail_all(EngineUnavailable("The server is stopping."))
-        assert call.samples[0].error is not None
-        assert await asyncio.to_thread(shard.simulated.wait_idle)
-        assert shard.simulated.aborted == [call.samples[0].rid]
-
-    with_shard(tmp_path, scenario, step_seconds=0.001)
-
-
-def test_health_is_any_sign_of_life(tmp_path: Path) -> None:
-    async def scenario(shard: Shard) -> None:
-        shard.simulated.set_faults(router_silent=True)
-        assert not await shard.engine.health_generate(0.05)
-        beat = asyncio.get_running_loop().call_later(
-            0.05, shard.simulated.send_message, shard.worker.endpoint, "HealthCheckOutput"
-        )
-        assert await shard.engine.health_generate(5)
-        beat.cancel()
-        assert shard.slot.get(Word.UNKNOWN_RIDS) == 0
-        assert shard.worker.last_receive > 0
-
-    with_shard(tmp_path, scenario)
-
-
-def test_control_answers(tmp_path: Path, codec: str) -> None:
-    async def scenario(shard: Shard) -> None:
-        flushes = await asyncio.gather(*(shard.engine.flush_cache() for _ in range(3)))
-        assert [flush["success"] for flush in flushes] == [True] * 3
-        [state] = await shard.engine.get_internal_state()
-        assert state["num_running_reqs"] == 0
-        assert shard.engine.shards()[0]["active"] == 0
-
-    with_shard(tmp_path, scenario, codec=codec)
-
-
-def test_nothing_can_be_sent_after_the_end(tmp_path: Path) -> None:
-    async def run(simulated: SimulatedEngine) -> None:
-        async with shard_of(simulated) as shard:
-            call = await shard.engine.submit(ids_request(sampling_params=ENDLESS))
-        assert call.samples[0].error is not None
-        call.cancel()
-        with pytest.raises(EngineUnavailable):
-            await shard.engine.submit(ids_request())
-        with contextlib.suppress(EngineUnavailable):
-            shard.engine.abort(abort_all=True)
-        await shard.worker.close()
-
-    with SimulatedEngine(tmp_path, step_seconds=0.001) as simulated:
-        asyncio.run(run(simulated))
-        assert simulated.wait_idle()
-
-
-def test_many_at_once(tmp_path: Path, codec: str) -> None:
-    async def scenario(shard: Shard) -> None:
-        async def one(number: int) -> bool:
-            prompt = [number % 250 + 1, (number + 7) % 250 + 1]
-            out: Any = await shard.engine.async_generate(input_ids=prompt, sampling_params={"max_new_tokens": 16})
-            return bool(out["output_ids"] == prompt * 8)
-
-        assert all(await asyncio.gather(*(one(number) for number in range(300))))
-        assert shard.slot.get(Word.COMPLETION_TOKENS) == 300 * 16
-        assert shard.slot.get(Word.CHUNKS) >= 300
-
-    with_shard(tmp_path, scenario, codec=codec)
-
-
-def test_older_engines_send_one_message_per_request(tmp_path: Path) -> None:
-    async def scenario(shard: Shard) -> None:
-        outs: Any = await shard.engine.async_generate(["hello"] * 5, {"max_new_tokens": 3})
-        assert [out["text"] for out in outs] == ["hellohellohello"] * 5
-
-    with_shard(tmp_path, scenario, grouped=False)
