@@ -12,8 +12,8 @@ import pytest
 
 from sglang_subgw.config import Mode
 
-from .request_set import REQUESTS, Asked
-from .servers import Connection, free_port, running
+from request_set import REQUESTS, Asked
+from servers import Connection, free_port, running
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 
@@ -25,9 +25,9 @@ _OWN_FIELDS = frozenset({"id", "created", "e2e_latency", "response_sent_to_clien
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from sglang_subgw.engine.demo.model import build_demo_model
+    from sglang_subgw.engine.demo.model import ensure_demo_model
 
-    return build_demo_model(tmp_path_factory.mktemp("model"))
+    return ensure_demo_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
