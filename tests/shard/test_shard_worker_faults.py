@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +47,29 @@ def test_a_pause_holds_new_requests_on_every_shard(tmp_path: Path, codec: str) -
         assert simulated.violations == []
 
 
+def _broken_outputs(codec: str, rids: Any) -> bytes:
+    if codec == "pickle":
+        head = b"\x80\x04cmsgspec._utils\nrebuild\ncsglang.srt.managers.io_struct\nBatchStrOutput\n"
+        return head + pickle.dumps({"rids": rids}, 3)[2:-1] + b"\x86R."
+    import msgspec
+
+    return msgspec.msgpack.encode(["BatchStrOutput", rids])
+
+
 def test_frames_that_cannot_be_read_do_no_harm(tmp_path: Path, codec: str, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(shard: Shard) -> None:
         caplog.set_level(logging.ERROR)
         for frame in (b"", b"junk", b"\x80\x04N.", b"\x93\xa1x\xc0\xc0") * 3:
             shard.simulated.send_frame(shard.worker.endpoint, frame)
+        for rids in (None, 3, [None], [["x"]]):
+            shard.worker._on_frame(_broken_outputs(codec, rids))
         shard.simulated.send_message(shard.worker.endpoint, "AbortReq", rid="someone")
         shard.simulated.send_message(shard.worker.endpoint, "FlushCacheReqOutput", success=True)
         out: Any = await shard.engine.async_generate("hello", {"max_new_tokens": 1})
         assert out["text"] == "hello"
-        while shard.slot.get(Word.MESSAGES) < 15:
+        while shard.slot.get(Word.MESSAGES) < 19:
             await asyncio.sleep(0.001)
-        assert shard.worker.undecodable == 12
+        assert shard.worker.undecodable == 16
         assert len(caplog.records) == 1
         assert shard.slot.get(Word.UNKNOWN_RIDS) == 1
 

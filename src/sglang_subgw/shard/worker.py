@@ -186,16 +186,15 @@ class TokenizerWorker:
             self._wake_listeners()
         try:
             message = self._codec.decode(frame)
-        except WireError as exc:
+            handler = self._handlers.get(message.kind)
+            if handler is not None:
+                handler(message.fields)
+            elif not self.control.on_answer(message.kind, message.fields):
+                log.debug("A message %s came unasked.", message.kind)
+        except Exception as exc:  # Whatever a frame holds, the next one must be read.
             self.undecodable += 1
             if self.undecodable == 1:
-                log.error("A frame from the engine was dropped; later ones are only counted. %s", exc)
-            return
-        handler = self._handlers.get(message.kind)
-        if handler is not None:
-            handler(message.fields)
-        elif not self.control.on_answer(message.kind, message.fields):
-            log.debug("A message %s came unasked.", message.kind)
+                log.error("A frame from the engine was dropped; later ones are only counted. %r", exc)
 
     def _on_outputs(self, columns: dict[str, Any]) -> None:
         rids = columns["rids"]

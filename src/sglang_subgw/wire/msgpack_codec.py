@@ -51,9 +51,9 @@ class MsgpackCodec:
         """The message in a msgpack array; elements that the schema doesn't know are ignored."""
         try:
             row = self._decoder.decode(frame)
-        except (msgspec.DecodeError, ValueError, TypeError) as exc:
+        except Exception as exc:  # The extension hook can raise anything on a broken payload.
             raise WireError(f"A frame of {len(frame)} bytes can't be read: {exc}") from exc
-        if not isinstance(row, list) or not row or row[0] not in self._names:
+        if not isinstance(row, list) or not row or not isinstance(row[0], str) or row[0] not in self._names:
             raise WireError("A frame holds no message that this engine's schema names.")
         fields = dict(zip(self._names[row[0]], row[1:], strict=False))
         for name in _PICKLED_COLUMNS:
@@ -85,7 +85,7 @@ class MsgpackCodec:
         return value
 
     def _unwrapped(self, wrapped: Any) -> Any:
-        if isinstance(wrapped, list) and len(wrapped) == 2 and wrapped[0] == "PickleWrapper":
+        if isinstance(wrapped, list) and len(wrapped) == 2 and isinstance(wrapped[1], bytes):
             return self._reader.loads(wrapped[1])
         return wrapped
 

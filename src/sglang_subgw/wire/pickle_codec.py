@@ -47,7 +47,7 @@ class PickleCodec:
     def decode(self, frame: bytes) -> Message:
         """The message in a pickle."""
         message = self._reader.loads(frame)
-        if not isinstance(message, Message):
+        if not isinstance(message, Message) or not isinstance(message.fields, dict):
             raise WireError(f"A frame holds {type(message).__name__}, not a message.")
         return message
 

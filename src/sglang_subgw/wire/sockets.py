@@ -41,7 +41,7 @@ class WorkerSocket:
             raise WireError(f"The shard's sockets can't be opened ({endpoint}): {exc}") from exc
 
     def start(self, on_frame: Callable[[bytes], None]) -> None:
-        """Call `on_frame` with each frame from now on."""
+        """Call `on_frame`, which must not raise, with each frame from now on."""
         self._on_frame = on_frame
         self._fd = int(self._pull.fd)
         self._loop.add_reader(self._fd, self._drain)
