@@ -1,4 +1,7 @@
-"""Reading the engine's pickles without importing anything: an allow-list of names, the rest is inert."""
+"""Reading the engine's pickles without importing anything: an allow-list of names, the rest is inert.
+
+What a pickle may allocate isn't limited: only the engine itself, and its user, can write to a shard's socket.
+"""
 
 from __future__ import annotations
 
