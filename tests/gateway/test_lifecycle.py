@@ -163,7 +163,9 @@ def test_a_killed_process_shard_comes_back_and_harms_no_other_stream(engine):
         victim.join()
         assert isinstance(victim.error, httpx.HTTPError), "its connection broke"
         until(lambda: engine.running() <= 1)
-        until(lambda: gateway.shards[victim.shard]["state"] == "ready" and gateway.shards[victim.shard]["generation"] == 2)
+        until(
+            lambda: gateway.shards[victim.shard]["state"] == "ready" and gateway.shards[victim.shard]["generation"] == 2
+        )
         print(f"serving again after {time.monotonic() - killed:.2f} s")
         other.join()
         assert other.error is None

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from sglang_subgw.config import Mode
-
 from request_set import REQUESTS, Asked
 from servers import Connection, free_port, running
+
+from sglang_subgw.config import Mode
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 
 SHARDS = 4
-_ENGINE = ["--device", "cpu", "--attention-backend", "torch_native", "--max-total-tokens", "20000", "--random-seed", "1"]
+_ENGINE = [
+    "--device",
+    "cpu",
+    "--attention-backend",
+    "torch_native",
+    "--max-total-tokens",
+    "20000",
+    "--random-seed",
+    "1",
+]
 _OWN_FIELDS = frozenset({"id", "created", "e2e_latency", "response_sent_to_client_ts"})
 """What differs from run to run: ids and times."""
+_CLOCK = re.compile(r"\[\d\d:\d\d:\d\d\]")
+"""The time in a message of the grammar backend."""
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +87,8 @@ def ask(connection: Connection, asked: Asked, model: str) -> tuple[int, Any]:
     if "model" in body:
         body["model"] = model
     status, answer = connection.post(asked.path, body)
-    return status, without_own_fields(answer)
+    answer = without_own_fields(answer)
+    return status, canonical_stream(answer) if isinstance(answer, list) and "stream" in body else answer
 
 
 def without_own_fields(value: Any) -> Any:
@@ -85,7 +97,52 @@ def without_own_fields(value: Any) -> Any:
         return {key: without_own_fields(item) for key, item in value.items() if key not in _OWN_FIELDS}
     if isinstance(value, list):
         return [without_own_fields(item) for item in value]
-    return value
+    return _CLOCK.sub("[time]", value) if isinstance(value, str) else value
+
+
+def canonical_stream(events: list[Any]) -> list[Any]:
+    """A stream as it is whoever was quicker: how many tokens went into one event is the load's doing, not the server's.
+
+    OpenAI's: choice by choice, texts that follow each other joined. /generate's: the last event, and whether each
+    earlier one was its beginning.
+    """
+    if "meta_info" in events[0]:
+        last = events[-2]
+        beginnings = [last["text"].startswith(event["text"]) for event in events[:-1]]
+        return [*events[-2:], all(beginnings)]
+    by_choice = sorted(events, key=_index)
+    joined: list[Any] = []
+    for event in by_choice:
+        if joined and _is_text(event) and _is_text(joined[-1]) and _index(event) == _index(joined[-1]):
+            joined[-1] = _join(joined[-1], event)
+        else:
+            joined.append(event)
+    return joined
+
+
+def _index(event: Any) -> int:
+    choices = event["choices"] if isinstance(event, dict) else []
+    return choices[0]["index"] if choices else len(REQUESTS)
+
+
+def _is_text(event: Any) -> bool:
+    if not isinstance(event, dict) or not event["choices"] or event["choices"][0]["finish_reason"] is not None:
+        return False
+    delta = event["choices"][0].get("delta")
+    return delta is None or delta.get("role") is None
+
+
+def _join(first: Any, second: Any) -> Any:
+    joined = copy.deepcopy(first)
+    ours, theirs = joined["choices"][0], second["choices"][0]
+    if "delta" in ours:
+        ours["delta"]["content"] += theirs["delta"]["content"]
+    else:
+        ours["text"] += theirs["text"]
+    for key, values in (ours["logprobs"] or {}).items():
+        if values is not None:
+            values.extend(theirs["logprobs"][key])
+    return joined
 
 
 def test_there_are_enough_requests() -> None:

@@ -44,7 +44,7 @@ CURATED: Final[dict[str, str]] = {
 """Top-level packages known to run as images, and what each needs ("signal": no signal handling of its own)."""
 
 _AT_END: Final = {"uvloop": "uv_library_shutdown"}
-"""What a library keeps until the process ends (libuv: a pipe, a thread pool), its copy must let go with its interpreter."""
+"""What a library keeps until the process ends (libuv: a pipe, threads), its copy must let go with its interpreter."""
 
 _PYTHON_API_VERSION: Final = 1013
 
@@ -78,7 +78,7 @@ def install(packages: Sequence[str], copies_dir: str) -> None:
     if any(CURATED.get(name) == "signal" for name in packages):
         # A shard can't own signals: the interpreter refuses both calls, and the gateway's main thread has them.
         signal.set_wakeup_fd = lambda fd, *, warn_on_full_buffer=True: -1
-        signal.signal = lambda signum, handler: signal.SIG_DFL  # type: ignore[assignment,misc]
+        signal.signal = lambda signum, handler: signal.SIG_DFL  # type: ignore[assignment]
 
 
 def release() -> None:
