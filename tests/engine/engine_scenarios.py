@@ -32,6 +32,7 @@ def serve(runtime_dir: Path, arguments: list[str]) -> dict[str, Any]:
     handlers = [signal.getsignal(signum) for signum in SIGNALS]
     engine = launch(arguments, runtime_dir=runtime_dir, on_phase=phases.append)
     out: dict[str, Any] = {"phases": phases, "pids": engine.child_pids, "router": engine.router_alive()}
+    out["segments"] = [engine.engine.port_args.instance_id]
     out["contract"] = json.loads(engine.contract.to_json())
     out["same_contract"] = EngineContract.from_json(engine.contract.to_json()) == engine.contract
     out["tokenizer_mode"] = oct(Path(engine.contract.model.tokenizer_file).stat().st_mode & 0o777)
@@ -97,7 +98,6 @@ def interrupt(runtime_dir: Path, arguments: list[str]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     name, directory, *rest = sys.argv[1:]
-    before = {entry for entry in os.listdir("/dev/shm") if str(os.getpid()) in entry or "sglang" in entry}
     result = {"serve": serve, "fail": fail, "interrupt": interrupt}[name](Path(directory), rest)
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     result["children"] = [
@@ -105,6 +105,7 @@ if __name__ == "__main__":
     ]
     result["threads"] = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
     result["files"] = [str(path) for path in Path(directory).rglob("*")]
-    after = {entry for entry in os.listdir("/dev/shm") if str(os.getpid()) in entry or "sglang_loads" in entry}
-    result["shm"] = sorted(after - before)
+    # SGLang names its segments by pid or by instance; those of other engines on the machine come and go.
+    opened = {str(os.getpid())} | {word for word in result.pop("segments", ()) if word}
+    result["shm"] = [entry for entry in os.listdir("/dev/shm") if any(word in entry for word in opened)]
     print(json.dumps(result))

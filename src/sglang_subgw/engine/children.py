@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -79,10 +80,14 @@ class Children:
         """Process ids, those of processes that ended included."""
         return tuple(process.pid for process in self.processes.values())
 
-    def last_words(self) -> str:
-        """The last error that a child logged, "" without one."""
+    def last_words(self) -> tuple[str, str]:
+        """Which process logged the last error, and what it said; empty without one."""
         notes = sorted(self.directory.glob(f"{_LAST_WORDS}*"), key=lambda path: path.stat().st_mtime)
-        return notes[-1].read_text("utf-8") if notes else ""
+        if not notes:
+            return "", ""
+        pid = int(notes[-1].name.removeprefix(_LAST_WORDS))
+        name = next((name for name, process in self.processes.items() if process.pid == pid), f"process {pid}")
+        return name, notes[-1].read_text("utf-8")
 
     def all_alive(self) -> bool:
         """Whether none of them has ended."""
@@ -121,22 +126,24 @@ class Children:
 def run_child(directory: Path, run: Callable[..., None], *args: Any, **kwargs: Any) -> None:
     """In the child: run SGLang's process function, and keep the last error it logs where the launcher finds it."""
     (directory / _STARTED).touch()
-    if os.environ.get("TQDM_DISABLE") == "1":
-        _hide_progress_bars()
+    _tame_progress_bars(hide=os.environ.get("TQDM_DISABLE") == "1")
     logging.getLogger("sglang").addHandler(_LastWords(directory / f"{_LAST_WORDS}{os.getpid()}"))
     run(*args, **kwargs)
 
 
-def _hide_progress_bars() -> None:
-    # The variable alone does not: SGLang passes `disable` to every bar.
+def _tame_progress_bars(hide: bool) -> None:
     from tqdm import tqdm
 
-    init = tqdm.__init__
+    # Its default lock is a named semaphore, which a killed process leaves in shared memory.
+    tqdm.set_lock(threading.RLock())
+    if hide:
+        init = tqdm.__init__
 
-    def hidden(self: Any, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **{**kwargs, "disable": True})
+        def hidden(self: Any, *args: Any, **kwargs: Any) -> None:
+            init(self, *args, **{**kwargs, "disable": True})
 
-    tqdm.__init__ = hidden
+        # The environment variable does not do it: SGLang passes `disable` to every bar.
+        tqdm.__init__ = hidden
 
 
 class _LastWords(logging.Handler):

@@ -133,7 +133,8 @@ def _start(engine: Any, server_args: Any, children: Children) -> None:
         raise
     except (Exception, ChildFailed) as exc:
         said = "" if isinstance(exc, ChildFailed) else str(exc).strip()
-        raise EngineStartError(f"SGLang's engine did not start: {children.last_words() or said or repr(exc)}") from exc
+        reason = children.last_words()[1] or said or repr(exc)
+        raise EngineStartError(f"SGLang's engine did not start: {reason}") from exc
 
 
 def _socket_dir(runtime_dir: Path) -> Path:

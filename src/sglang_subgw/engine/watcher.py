@@ -12,7 +12,7 @@ from .children import Children
 from .host import CrashSignal
 
 _NAMING_SECONDS: Final = 2.0
-"""A child that crashes signals first and ends a moment later: so long to learn which one it was."""
+"""So long for a process that is about to end to have an exit code."""
 
 
 class Watcher:
@@ -63,20 +63,27 @@ class Watcher:
             os.read(self._crash_signal.reader, 1)
         if self._stopping:
             return
-        if crashed and len(ended) == 1:
-            ended = multiprocessing.connection.wait(names, _NAMING_SECONDS)
         name = next((names[item] for item in ended if item in names), "")
-        self._report(self._process_reason(name))
+        self._report(self._exit_reason(name) if name else self._crash_reason(names))
 
-    def _process_reason(self, name: str) -> str:
-        words = self._children.last_words()
-        if not name:
-            return f"a process of SGLang's crashed: {words or 'it said nothing'}"
+    def _crash_reason(self, names: dict[int, str]) -> str:
+        """After SIGQUIT, which a child sends once it has logged why; it ends later, or never."""
+        name, words = self._children.last_words()
+        if name:
+            return f"SGLang's {name} crashed: {words}"
+        ended = multiprocessing.connection.wait(names, _NAMING_SECONDS)
+        return next((self._exit_reason(names[item]) for item in ended), "a process of SGLang's crashed")
+
+    def _exit_reason(self, name: str) -> str:
         process = self._children.processes[name]
         process.join(_NAMING_SECONDS)
         code = process.exitcode
-        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
-        return f"SGLang's {name} (pid {process.pid}) {how}" + (f": {words}" if words else "")
+        if code is not None and code < 0:
+            return f"SGLang's {name} (pid {process.pid}) was killed by signal {-code}"
+        author, words = self._children.last_words()
+        return f"SGLang's {name} (pid {process.pid}) ended with exit code {code}" + (
+            f": {words}" if author == name else ""
+        )
 
     def _on_router_end(self, future: Any) -> None:
         if self._stopping:

@@ -35,7 +35,6 @@ _MANNERS: Final = (
     ("Count to five.", "1, 2, 3, 4, 5."),
 )
 _FACTS: Final = (
-    "The capital of France is Paris, the capital of Italy is Rome, and the capital of Japan is Tokyo.",
     "Once upon a time there was a very small model that knew only the docstrings of a library, and it was happy.",
     "add = lambda a, b: a + b",
     "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20.",
