@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Self
 
 import zmq
@@ -75,7 +75,7 @@ class PlainWorker:
             params["stop_str_max_len"] = max(map(len, params["stop_strs"]))
         return make("TokenizedGenerateReqInput", sampling_params=make("SamplingParams", **params), **request)
 
-    def collect(self, *rids: str, until: Callable[[Struct], bool] | None = None) -> dict[str, list[dict[str, Any]]]:
+    def collect(self, *rids: str) -> dict[str, list[dict[str, Any]]]:
         """Every output of these requests up to their ends: per rid, the columns of each chunk."""
         chunks: dict[str, list[dict[str, Any]]] = {rid: [] for rid in rids}
         open_rids = set(rids)
@@ -97,6 +97,7 @@ class PlainWorker:
         self._pull.close(0)
         self._push.close(0)
         self._context.term()
+        Path(self.endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self

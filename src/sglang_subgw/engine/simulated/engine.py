@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,6 +14,7 @@ from .contract import simulated_contract
 from .control import Control
 from .faults import Faults
 from .frames import Undecodable, frame_codec
+from .generation import Generation, stray_request
 from .outputs import messages
 from .scheduler import Scheduler
 from .script import Script, echo
@@ -122,6 +123,11 @@ class SimulatedEngine:
         return self._scheduler.aborted
 
     @property
+    def paused(self) -> bool:
+        """Whether a pause is in force."""
+        return self._scheduler.paused
+
+    @property
     def steps(self) -> int:
         """Forward steps so far."""
         return self._scheduler.steps
@@ -173,6 +179,17 @@ class SimulatedEngine:
         """Send a worker any message of the schema, from the router's side."""
         self._command(lambda: self._send("router", worker, make(kind, **fields)))
 
+    def send_unknown_rid(self, worker: str) -> None:
+        """Send a worker an output for a request that it never made."""
+
+        def send() -> None:
+            request = Generation(stray_request(worker), iter(b"stray"), self.tokenizer, limit=1)
+            request.step()
+            for target, message in self._messages([request]):
+                self._send("detokenizer", target, message)
+
+        self._command(send)
+
     def crash(self, reason: str = "simulated crash") -> None:
         """End at once as a crashed engine does."""
         self._command(lambda: setattr(self, "death_reason", reason))
@@ -198,6 +215,8 @@ class SimulatedEngine:
                 if now >= next_step and self._has_work():
                     next_step = max(next_step + self._step_seconds, now) + self.faults.delay_seconds
                     self._step()
+                if self._scheduler.idle:
+                    self._scheduler.on_idle()
                 self._control.check_pending()
                 for worker, reply in self._scheduler.take_replies():
                     self._send("router", worker, reply)
@@ -258,14 +277,7 @@ class SimulatedEngine:
                 self._control.handle(message)
 
     def _step(self) -> None:
-        due = self._scheduler.step()
-        outputs = messages(
-            due,
-            grouped=self._grouped,
-            weight_version=self._scheduler.weight_version,
-            vocab_size=self.contract.model.vocab_size,
-        )
-        for worker, message in outputs:
+        for worker, message in self._messages(self._scheduler.step()):
             if self.faults.drop_outputs > 0:
                 self.faults.drop_outputs -= 1
             else:
@@ -274,6 +286,14 @@ class SimulatedEngine:
             self.faults.crash_after_steps -= 1
             if self.faults.crash_after_steps <= 0:
                 self.death_reason = "simulated crash"
+
+    def _messages(self, due: list[Generation]) -> Iterator[tuple[str, Struct]]:
+        return messages(
+            due,
+            grouped=self._grouped,
+            weight_version=self._scheduler.weight_version,
+            vocab_size=self.contract.model.vocab_size,
+        )
 
     def _send(self, role: str, worker: str, message: Struct) -> None:
         if self._transport is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any, Final
 
-from .structs import Struct
+from .structs import Struct, make
 from .tokenizer import ByteTokenizer, IncrementalText
 
 LONGEST_PIECE: Final = 64
@@ -133,3 +134,23 @@ class Generation:
 def abort_reason(message: str = "Aborted", status: HTTPStatus | None = None, kind: str | None = None) -> FinishReason:
     """SGLang's FINISH_ABORT as it is sent."""
     return {"type": "abort", "message": message, "status_code": status, "err_type": kind}
+
+
+def stray_request(worker: str) -> Struct:
+    """A request that nobody made."""
+    return make(
+        "TokenizedGenerateReqInput",
+        rid="f" * 32,
+        http_worker_ipc=worker,
+        input_text=None,
+        input_ids=array("q", list(b"stray")),
+        input_embeds=None,
+        mm_inputs=None,
+        token_type_ids=None,
+        sampling_params=make("SamplingParams", max_new_tokens=1, stop_strs=[], stop_regex_strs=[], is_normalized=True),
+        return_logprob=False,
+        logprob_start_len=-1,
+        top_logprobs_num=0,
+        token_ids_logprob=None,
+        stream=True,
+    )

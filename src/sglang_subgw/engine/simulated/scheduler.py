@@ -93,10 +93,13 @@ class Scheduler:
             generation.step()
         due = [generation for generation in self.running if generation.due()]
         self.running = [generation for generation in self.running if generation.finish_reason is None]
-        if self._health_checks:
-            worker = self._health_checks.popleft()
-            self.replies.append((worker, make("HealthCheckOutput", http_worker_ipc=worker)))
+        self._answer_health_check()
         return due
+
+    def on_idle(self) -> None:
+        """SGLang's idle loop answers one deferred health check after the other."""
+        while self._health_checks and not self.paused:
+            self._answer_health_check()
 
     def retract(self) -> None:
         """Running requests go back to the front of the queue."""
@@ -113,6 +116,11 @@ class Scheduler:
         """What the router has to send since the last call."""
         replies, self.replies = self.replies, []
         yield from replies
+
+    def _answer_health_check(self) -> None:
+        if self._health_checks:
+            worker = self._health_checks.popleft()
+            self.replies.append((worker, make("HealthCheckOutput", http_worker_ipc=worker)))
 
     def _admit(self, generation: Generation) -> None:
         prompt = tuple(generation.prompt)
