@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sglang_subgw.config import Mode
+from sglang_subgw.config import SHARD_MODES, Mode
 from sglang_subgw.engine.simulated import SimulatedEngine
 from support.leftovers import Snapshot, left_since
 from support.stack import Stack, running_stack
@@ -57,7 +57,7 @@ def module_runtime_dir() -> Iterator[Path]:
     yield from _private_dir()
 
 
-@pytest.fixture(params=list(Mode), ids=str)
+@pytest.fixture(params=SHARD_MODES, ids=str)
 def mode(request: pytest.FixtureRequest) -> Mode:
     """Every mode, one after the other."""
     return request.param
@@ -105,7 +105,7 @@ def make_stack(runtime_dir: Path, mode: Mode) -> Iterator[Callable[..., Stack]]:
         yield make
 
 
-_SHARED = [(mode, codec) for mode in Mode for codec in ("pickle", "msgpack")]
+_SHARED = [(mode, codec) for mode in SHARD_MODES for codec in ("pickle", "msgpack")]
 
 
 @pytest.fixture(scope="module", params=_SHARED, ids=[f"{mode}-{codec}" for mode, codec in _SHARED])

@@ -6,16 +6,22 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from .errors import ConfigError
 
 
 class Mode(StrEnum):
-    """Where a shard runs."""
+    """Where a shard runs; AUTO is chosen among the others before the first shard starts."""
 
+    AUTO = "auto"
+    THREAD = "thread"
     SUBINTERP = "subinterp"
     PROCESS = "process"
+
+
+SHARD_MODES: Final = (Mode.THREAD, Mode.SUBINTERP, Mode.PROCESS)
+"""The modes that a shard can be in."""
 
 
 class EventLoop(StrEnum):

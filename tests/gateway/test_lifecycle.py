@@ -12,13 +12,13 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from sglang_subgw.config import GatewayConfig, Mode
+from sglang_subgw.config import SHARD_MODES, GatewayConfig, Mode
 from sglang_subgw.contract import ShardState
 from sglang_subgw.engine.simulated import SimulatedEngine
 from sglang_subgw.errors import EngineDied, ShardFailed, ShardStartError
 from sglang_subgw.gateway import Gateway
 
-MODES = list(Mode)
+MODES = SHARD_MODES
 
 
 @pytest.fixture

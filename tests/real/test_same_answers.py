@@ -50,7 +50,7 @@ def stock(model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[i
         return ask_all(connection)
 
 
-@pytest.fixture(scope="module", params=list(Mode))
+@pytest.fixture(scope="module", params=[Mode.SUBINTERP, Mode.PROCESS])
 def shards(
     request: pytest.FixtureRequest, model: Path, stock: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[list[tuple[int, Any]]]]:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..config import EventLoop, GatewayConfig, Mode
+from ..config import SHARD_MODES, EventLoop, GatewayConfig
 from ..errors import ConfigError
 
 _EPILOG = """\
@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    modes, loops = [mode.value for mode in Mode], [loop.value for loop in EventLoop]
+    modes, loops = [mode.value for mode in SHARD_MODES], [loop.value for loop in EventLoop]
     levels = ["debug", "info", "warning", "error"]
     add("--shards", type=int, metavar="N", help=f"number of shards (default {default.shards})")
     add("--tokenizer-worker-num", type=int, metavar="N", help="SGLang's name for --shards")

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
 import sys
-import threading
-import time
 import warnings
 from typing import Any
 
-from ..channel import Channel
 from ..shard.spec import ShardSpec
 from . import images, interpreters
+from .inprocess import InProcessHost
 
 _BOOTSTRAP = """
 import sys
@@ -27,48 +23,22 @@ finally:
 """
 
 
-class SubinterpHost:
-    """One interpreter, alive in one dedicated thread from start to end."""
+class SubinterpHost(InProcessHost):
+    """One interpreter, made, run and closed in its thread."""
 
     def __init__(self, spec: ShardSpec, *, scratch_dir: str) -> None:
-        self.channel, self._shard_end = Channel.pair()
+        super().__init__(spec)
         self._packages = images.select(spec.config.images)
         self._scratch_dir = scratch_dir
-        self._spec = spec
-        self._exit_reason = ""
-        self._thread = threading.Thread(target=self._run, name=f"shard-{spec.index}")
 
     def start(self) -> None:
-        """Start the thread that creates and runs the interpreter."""
+        """Start the thread that makes and runs the interpreter."""
         interpreters.preload()
-        self._spec = dataclasses.replace(
-            self._spec, channel_fd=self._shard_end.fileno(), created_ns=time.monotonic_ns()
-        )
-        self._thread.start()
+        super().start()
 
-    def join(self, timeout: float) -> bool:
-        """Wait for the thread's end."""
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
-
-    def kill(self) -> bool:
-        """An interpreter can't be ended by force: always False."""
-        return False
-
-    @property
-    def pid(self) -> int:
-        """This process."""
-        return os.getpid()
-
-    @property
-    def exit_reason(self) -> str:
-        """The error that left the interpreter, "" for a clean end."""
-        return self._exit_reason
-
-    def _run(self) -> None:
-        interpreter: Any = None
+    def _run_shard(self) -> None:
+        interpreter = interpreters.create()
         try:
-            interpreter = interpreters.create()
             interpreter.exec(
                 _BOOTSTRAP.format(
                     path=list(sys.path),
@@ -79,12 +49,8 @@ class SubinterpHost:
             )
         except interpreters.ExecutionFailed as exc:
             self._exit_reason = str(exc).strip() or type(exc).__name__
-        except BaseException as exc:
-            self._exit_reason = f"{type(exc).__name__}: {exc}"
         finally:
-            if interpreter is not None:
-                self._close(interpreter)
-            self._shard_end.close()
+            self._close(interpreter)
 
     def _close(self, interpreter: Any) -> None:
         try:

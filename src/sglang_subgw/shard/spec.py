@@ -18,6 +18,8 @@ class ShardSpec:
     index: int
     generation: int
     config: GatewayConfig
+    isolated: bool = True
+    """It has an interpreter of its own; False where it shares one with the application around it."""
     channel_fd: int = -1
     """The shard's end of its control channel; set by the host that starts it."""
     leader_pid: int = 0
