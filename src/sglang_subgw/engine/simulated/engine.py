@@ -136,6 +136,16 @@ class SimulatedEngine:
         """Requests waiting or running now."""
         return len(self._scheduler.running) + len(self._scheduler.waiting)
 
+    def waiting(self) -> int:
+        """Requests that wait for their first step."""
+        return len(self._scheduler.waiting)
+
+    def cpu_seconds(self) -> float:
+        """Processor time that the engine's thread has used."""
+        assert self._thread is not None
+        assert self._thread.ident is not None
+        return time.clock_gettime(time.pthread_getcpuclockid(self._thread.ident))
+
     def requests(self) -> list[Struct]:
         """The generate requests received, batches taken apart."""
         out: list[Struct] = []

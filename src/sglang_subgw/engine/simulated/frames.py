@@ -7,6 +7,7 @@ import pickle
 import struct
 from array import array
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 from .schema import mismatch, structs
@@ -51,7 +52,7 @@ class PickleFrames:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Finds SGLang's own names as stand-ins, and nothing else."""
+    """Finds SGLang's own names as stand-ins, both directions', and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("msgspec._utils", "rebuild"):
@@ -62,9 +63,11 @@ class _Unpickler(pickle.Unpickler):
             return set
         if (spec := structs().get(name)) is not None and spec.module == module:
             return struct_class(name)
-        if name == "APIServerReqTimeStats":
+        if name in ("APIServerReqTimeStats", "SchedulerReqTimeStats"):
             return TimeStats
-        raise pickle.UnpicklingError(f"{module}.{name} is no class that a worker sends")
+        if (module, name) == ("http", "HTTPStatus"):
+            return HTTPStatus
+        raise pickle.UnpicklingError(f"{module}.{name} is on no wire of SGLang's")
 
 
 def _array_reconstructor() -> Callable[..., Any]:
