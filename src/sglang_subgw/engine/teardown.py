@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import os
 import shutil
+from collections.abc import Iterable
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any, Final
@@ -84,7 +85,7 @@ def _close_manager(engine: Any, manager: Any) -> None:
         for task in tasks:
             task.cancel()
         if asyncio._get_running_loop() is None:
-            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            loop.run_until_complete(_settled(tasks))
     for socket in (
         getattr(manager, "recv_from_detokenizer", None),
         getattr(manager, "send_to_scheduler", None),
@@ -98,6 +99,11 @@ def _close_manager(engine: Any, manager: Any) -> None:
         transport.shutdown()
     if loop is not None and not loop.is_running():
         loop.close()
+
+
+async def _settled(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    # In here, since a gather of nothing belongs to whatever loop is the thread's current one.
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _remove_shared_memory(children: Children) -> None:
