@@ -74,9 +74,9 @@ def test_28142_rids_carry_the_shard_and_a_counter(make_stack: Callable[..., Stac
     with stack.client_per_shard() as clients:
         for client in clients:
             client.post("/generate", json=generate_body(["a", "b", "c"], 1))
-    engine_id = stack.engine.contract.engine_id
+    gateway_id = stack.gateway.contract.gateway_id
     rids = [r.rid for r in stack.engine.requests() if not r.rid.startswith("HEALTH_CHECK")]
-    assert all(re.fullmatch(rf"{engine_id}[0-9a-f]{{20}}", rid) for rid in rids)
+    assert all(re.fullmatch(rf"{gateway_id}[0-9a-f]{{20}}", rid) for rid in rids)
     assert {rid[12:15] for rid in rids} == {"000", "001"}
 
 

@@ -81,7 +81,8 @@ class Shard:
     def __init__(self, simulated: SimulatedEngine, *, index: int = 0, generation: int = 0) -> None:
         self.simulated = simulated
         self.slot = slot()
-        self.worker = TokenizerWorker(simulated.contract, self.slot, index, generation)
+        contract = simulated.contract.for_gateway("feedfeedfeed", simulated.contract.wire.runtime_dir)
+        self.worker = TokenizerWorker(contract, self.slot, index, generation)
         self.engine = ShardEngine(self.worker, [self.slot])
 
     async def idle(self) -> None:

@@ -22,7 +22,7 @@ def test_one_life_of_a_shard_has_a_prefix_of_its_own() -> None:
     assert len({prefix("0123456789ab", shard, life) for shard in range(20) for life in range(20)}) == 400
 
 
-@pytest.mark.parametrize(("engine", "shard"), [("short", 0), ("0123456789ab", 16**3), ("0123456789ab", -1)])
-def test_what_does_not_fit_is_refused(engine: str, shard: int) -> None:
+@pytest.mark.parametrize(("gateway", "shard"), [("short", 0), ("0123456789ab", 16**3), ("0123456789ab", -1)])
+def test_what_does_not_fit_is_refused(gateway: str, shard: int) -> None:
     with pytest.raises(ValueError, match=r"hex digits"):
-        prefix(engine, shard, 0)
+        prefix(gateway, shard, 0)

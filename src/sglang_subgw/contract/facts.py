@@ -24,7 +24,9 @@ class WireFacts:
     worker_endpoint: str
     """zmq endpoint that the router binds (PULL); a shard connects PUSH."""
     runtime_dir: str
-    """Directory, mode 0700, in which a shard binds its own receive socket."""
+    """The engine's directory, mode 0700: its tokenizer, and a seat for each gateway."""
+    socket_dir: str = ""
+    """Directory in which a shard binds its own receive socket; set by the gateway, "" before."""
     codec: str
     """"pickle" or "msgpack": one per engine, there is no marker on the wire."""
     schema: dict[str, FieldList]
@@ -53,6 +55,8 @@ class ModelFacts:
     tokenizer_path: str = ""
     tokenizer_file: str = ""
     """The live backend tokenizer, saved by the engine's side in tokenizers' own JSON; "" without a tokenizer."""
+    tokenization_socket: str = ""
+    """Unix socket at which the engine's side tokenizes for shards that can't load the file; "" without a tokenizer."""
     special_tokens: dict[str, Any] = field(default_factory=dict)
     """transformers' special_tokens_map: names a chat template may use (bos_token, eos_token …)."""
     chat_template: str | None = None
@@ -94,7 +98,11 @@ class EngineContract:
     """Everything a shard knows of its engine; published once, before the first shard starts."""
 
     engine_id: str
-    """12 hex digits, unique per engine; the first part of every rid."""
+    """12 hex digits, unique per engine."""
+    gateway_id: str = ""
+    """12 hex digits, unique per gateway, the first part of every rid; set by the gateway, "" before."""
+    attached_to: str = ""
+    """The segment of the engine's owner, for a gateway in another process; "" in the owner's."""
     sglang_version: str
     wire: WireFacts
     model: ModelFacts
@@ -102,6 +110,12 @@ class EngineContract:
     server_args: dict[str, Any] = field(default_factory=dict)
     """ServerArgs as plain values, for /server_info."""
     scheduler_info: dict[str, Any] = field(default_factory=dict)
+
+    def for_gateway(self, gateway_id: str, socket_dir: str) -> EngineContract:
+        """What one gateway tells its shards: the same with its own id and directory."""
+        return dataclasses.replace(
+            self, gateway_id=gateway_id, wire=dataclasses.replace(self.wire, socket_dir=socket_dir)
+        )
 
     def to_json(self) -> bytes:
         """The contract as UTF-8 JSON."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import stat
 import struct
 from enum import IntEnum
 from multiprocessing.shared_memory import SharedMemory
@@ -27,6 +28,7 @@ _HEADER_BYTES: Final = 1024
 _STATE_AT: Final = _HEADER.size - 8
 _REASON_AT: Final = _HEADER.size
 _REASON_BYTES: Final = _HEADER_BYTES - _REASON_AT
+_NAME: Final = re.compile(rf"{NAME_PREFIX}(\d+)_[0-9a-f]{{8}}")
 _SHM_DIR: Final = Path("/dev/shm")
 
 
@@ -84,30 +86,33 @@ class Segment:
     @classmethod
     def attach(cls, name: str) -> Self:
         """Open another owner's segment by name; raises ContractError for one that isn't ours to read."""
+        _check_access(name)
         try:
             memory = SharedMemory(name, track=False)
-        except FileNotFoundError:
-            raise ContractError(
-                f"There is no segment named {name!r}.", hint="Is the gateway that published it still running?"
-            ) from None
-        buf = _buffer(memory)
-        problem = ""
-        if memory.size < _HEADER.size or bytes(buf[:8]) != MAGIC:
-            problem = f"{name!r} is not a segment of sglang_subgw."
-        elif (layout := _HEADER.unpack_from(buf)[1]) != LAYOUT_VERSION:
-            problem = f"{name!r} has layout {layout}, this version reads layout {LAYOUT_VERSION}."
-        if problem:
+        except OSError as exc:
+            raise ContractError(f"The segment {name!r} can't be opened: {exc.strerror}.") from exc
+        if problem := _problem(name, _buffer(memory)):
             memory.close()
             raise ContractError(problem)
         return cls(memory, owner=False)
 
     def contract(self) -> EngineContract:
-        """Read the engine's contract."""
+        """Read the engine's contract; raises ContractError for one that another version wrote."""
         view = _buffer(self._memory)[self._contract_at : self._contract_at + self._contract_len]
         try:
             return EngineContract.from_json(view)
+        except (ValueError, TypeError, KeyError) as exc:
+            raise ContractError(
+                f"The contract in {self.name!r} can't be read: {exc}.",
+                hint="Both sides need the same version of sglang_subgw.",
+            ) from exc
         finally:
             view.release()
+
+    @property
+    def owner_lives(self) -> bool:
+        """Whether the process that published it still runs."""
+        return self.owner_start in (0, process_start_time(self.owner_pid))
 
     @property
     def state(self) -> GatewayState:
@@ -147,24 +152,71 @@ class Segment:
 
 
 def process_start_time(pid: int) -> int | None:
-    """Clock ticks from boot to the start of process `pid` (proc(5), field 22), or None if there is none."""
+    """Clock ticks from boot to the start of process `pid` (proc(5), field 22), or None if it has ended."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        line = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
-    return int(stat.rpartition(b")")[2].split()[19])
+    fields = line.rpartition(b")")[2].split()
+    # One that has ended stays until its parent asks for it; a main thread alone can end before its process does.
+    if fields[0] in (b"Z", b"X") and int(fields[17]) <= 1:
+        return None
+    return int(fields[19])
+
+
+def segment_names() -> dict[str, int]:
+    """The names of all segments on this machine, each with its owner's pid, whoever that is and was."""
+    found = ((path.name, _NAME.fullmatch(path.name)) for path in sorted(_SHM_DIR.glob(f"{NAME_PREFIX}*")))
+    return {name: int(match[1]) for name, match in found if match is not None}
 
 
 def sweep_stale() -> list[str]:
     """Unlink the segments of owners that are gone (killed ones can't do it themselves); returns their names."""
     removed = []
-    for path in sorted(_SHM_DIR.glob(f"{NAME_PREFIX}*")):
-        match = re.fullmatch(rf"{NAME_PREFIX}(\d+)_[0-9a-f]{{8}}", path.name)
-        if match is None or _owner_lives(path, int(match[1])):
+    for name, pid in segment_names().items():
+        path = _SHM_DIR / name
+        if _owner_lives(path, pid):
             continue
-        path.unlink(missing_ok=True)
-        removed.append(path.name)
+        try:
+            path.unlink(missing_ok=True)
+        except PermissionError:
+            # Another user's: theirs to remove.
+            continue
+        removed.append(name)
     return removed
+
+
+def _check_access(name: str) -> None:
+    try:
+        found = (_SHM_DIR / name).lstat()
+    except OSError:
+        raise ContractError(
+            f"There is no segment named {name!r}.", hint="Is the gateway that published it still running?"
+        ) from None
+    # What a segment says is believed, so nobody else may have written it.
+    if found.st_uid != os.geteuid():
+        raise ContractError(f"The segment {name!r} belongs to another user (uid {found.st_uid}).")
+    if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077:
+        raise ContractError(f"The segment {name!r} is open to other users (mode {found.st_mode & 0o777:o}).")
+    if found.st_size < _HEADER_BYTES:
+        raise ContractError(f"{name!r} is not a segment of sglang_subgw.")
+
+
+def _problem(name: str, buf: memoryview) -> str:
+    magic, layout, slots, _, _, size, contract_at, contract_len, state, reason_len = _HEADER.unpack_from(buf)
+    if magic != MAGIC:
+        return f"{name!r} is not a segment of sglang_subgw."
+    if layout != LAYOUT_VERSION:
+        return f"{name!r} has layout {layout}, this version reads layout {LAYOUT_VERSION}."
+    end = _aligned(contract_at + contract_len) + slots * SLOT_BYTES
+    if (
+        contract_at < _HEADER_BYTES
+        or not end <= size <= len(buf)
+        or state not in GatewayState
+        or reason_len > _REASON_BYTES
+    ):
+        return f"The segment {name!r} is damaged."
+    return ""
 
 
 def _owner_lives(path: Path, pid: int) -> bool:

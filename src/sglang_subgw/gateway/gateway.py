@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol, Self
 
 from ..config import GatewayConfig, Mode
 from ..contract import EngineContract, Segment, Word, sweep_stale
+from ..engine.fence import RouterFence
+from ..engine.seats import Seat, SeatSweeper
 from ..errors import EngineDied, ShardFailed, ShardStartError
 from . import listener
-from .fence import RouterFence
 from .memory import private_bytes
 from .supervisor import Supervisor
 
 
 class Engine(Protocol):
-    """What a gateway needs of an engine: a launched SGLang or the simulated one."""
+    """What a gateway needs of an engine: a launched SGLang, another process's, or the simulated one."""
 
     @property
     def contract(self) -> EngineContract:
@@ -33,10 +34,14 @@ class Gateway:
     def __init__(self, engine: Engine, config: GatewayConfig, *, sockets: list[socket.socket] | None = None) -> None:
         self.engine = engine
         self.config = config
+        self.contract = engine.contract
+        """What its shards are told: once started, with this gateway's own id."""
         self.segment: Segment | None = None
         self._sockets = sockets
         self._supervisor: Supervisor | None = None
         self._fence: RouterFence | None = None
+        self._seat: Seat | None = None
+        self._sweeper: SeatSweeper | None = None
         self._bytes_before = 0
         self._engine_death = ""
         self.urls: list[str] = []
@@ -46,24 +51,35 @@ class Gateway:
     def start(self) -> None:
         """Start all shards and listen; raises ShardStartError with the reason when one does not come up."""
         sweep_stale()
+        try:
+            supervisor = self._start()
+            supervisor.ready.wait()
+            if supervisor.failure:
+                reason = supervisor.failure
+                raise EngineDied(reason) if self._engine_death else ShardStartError(reason)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> Supervisor:
         if self._sockets is None:
             self._sockets = listener.bind(self.config.host, self.config.port)
         self.urls = [listener.url(sock, self.config.host) for sock in self._sockets]
-        contract = self.engine.contract
-        self.segment = Segment.publish(contract, slots=self.config.shards)
-        self._fence = RouterFence(contract)
+        gateway_id = secrets.token_hex(6)
+        self._seat = Seat.claim(self.engine.contract, gateway_id)
+        self.contract = self.engine.contract.for_gateway(gateway_id, str(self._seat.path))
+        self.segment = Segment.publish(self.contract, slots=self.config.shards)
+        self._fence = RouterFence(self.contract)
+        self._sweeper = SeatSweeper(self.contract)
+        self._sweeper.start()
         self._bytes_before = private_bytes()
-        scratch_dir = Path(contract.wire.runtime_dir) / "images"
-        scratch_dir.mkdir(mode=0o700, exist_ok=True)
+        scratch_dir = self._seat.path / "images"
+        scratch_dir.mkdir(mode=0o700)
         self._supervisor = Supervisor(self.config, self.segment, self._sockets, str(scratch_dir), self._fence)
         self._supervisor.on_end = lambda: self.on_end()
         self._supervisor.start()
         self.engine.on_death(self._on_engine_death)
-        self._supervisor.ready.wait()
-        if self._supervisor.failure:
-            reason = self._supervisor.failure
-            self.stop()
-            raise EngineDied(reason) if self._engine_death else ShardStartError(reason)
+        return self._supervisor
 
     @property
     def address(self) -> tuple[str, int]:
@@ -126,9 +142,18 @@ class Gateway:
             self._supervisor.join()
         if self._sockets is not None:
             listener.close(self._sockets)
+        if self._sweeper is not None:
+            self._sweeper.stop()
+            self._sweeper = None
         if self._fence is not None:
+            if self.stuck:
+                # They can't abort what is theirs.
+                self._fence.abort_gateway(self.contract.gateway_id)
             self._fence.close()
             self._fence = None
+        if self._seat is not None:
+            self._seat.release()
+            self._seat = None
         if self.segment is not None:
             self.segment.close()
             self.segment = None

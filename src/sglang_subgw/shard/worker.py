@@ -34,7 +34,7 @@ class TokenizerWorker:
         self.contract = contract
         self.tokenizer = ShardTokenizer(contract)
         # A restarted shard takes its predecessor's name, for the router never forgets one.
-        self.endpoint = f"ipc://{Path(contract.wire.runtime_dir) / f'shard-{shard_index}.ipc'}"
+        self.endpoint = f"ipc://{Path(contract.wire.socket_dir) / f'shard-{shard_index}.ipc'}"
         self.last_receive = 0.0
         """time.monotonic() of the last message from the engine, 0 before the first."""
         self.undecodable = 0
@@ -48,7 +48,7 @@ class TokenizerWorker:
             self.tokenizer,
             self._table,
             self._codec,
-            rids=Rids(contract.engine_id, shard_index, generation),
+            rids=Rids(contract.gateway_id, shard_index, generation),
             endpoint=self.endpoint,
             send=self._send_frame,
             abort=self.abort_sample,
