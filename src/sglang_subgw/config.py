@@ -32,12 +32,22 @@ class EventLoop(StrEnum):
     ASYNCIO = "asyncio"
 
 
+class Fallback(StrEnum):
+    """What may take the place of a mode that can't run here: nothing, or child processes."""
+
+    NONE = "none"
+    PROCESS = "process"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
     """How a gateway runs; raises ConfigError on a value that can't be used."""
 
     shards: int = 4
     mode: Mode = Mode.SUBINTERP
+    fallback: Fallback = Fallback.NONE
+    app: str = ""
+    """`module:attribute` of an ASGI application, or of a factory of one, in place of the built-in routes."""
     host: str = "127.0.0.1"
     port: int = 30000
     loop: EventLoop = EventLoop.AUTO
@@ -52,6 +62,7 @@ class GatewayConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", _member(Mode, self.mode, "mode"))
+        object.__setattr__(self, "fallback", _member(Fallback, self.fallback, "fallback"))
         object.__setattr__(self, "loop", _member(EventLoop, self.loop, "loop"))
         _check(1 <= self.shards <= 256, f"shards must be from 1 to 256, not {self.shards}")
         _check(0 <= self.port <= 65535, f"port must be from 0 to 65535, not {self.port}")

@@ -17,6 +17,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -25,13 +26,17 @@ from typing import Any, Final
 from ..errors import ConfigError
 
 CURATED: Final[dict[str, str]] = {
+    "_cffi_backend": "",
+    "aiohttp": "",
     "cbor2": "",
+    "frozenlist": "",
     "httptools": "",
     "msgpack": "",
     "msgspec": "",
-    "numpy": "",
+    "numpy": "warns",
     "ormsgpack": "",
     "orjson": "",
+    "propcache": "",
     "psutil": "",
     "pydantic_core": "",
     "regex": "",
@@ -39,9 +44,13 @@ CURATED: Final[dict[str, str]] = {
     "tiktoken": "",
     "tokenizers": "",
     "uvloop": "signal",
+    "yarl": "",
     "zmq": "",
 }
-"""Top-level packages known to run as images, and what each needs ("signal": no signal handling of its own)."""
+"""Top-level packages known to run as images, and what is particular about each.
+
+"signal": it must get no signal handling of its own. "warns": it warns of subinterpreters.
+"""
 
 _AT_END: Final = {"uvloop": "uv_library_shutdown"}
 """What a library keeps until the process ends (libuv: a pipe, threads), its copy must let go with its interpreter."""
@@ -79,6 +88,8 @@ def install(packages: Sequence[str], copies_dir: str) -> None:
         # A shard can't own signals: the interpreter refuses both calls, and the gateway's main thread has them.
         signal.set_wakeup_fd = lambda fd, *, warn_on_full_buffer=True: -1
         signal.signal = lambda signum, handler: signal.SIG_DFL  # type: ignore[assignment]
+    if any(CURATED.get(name) == "warns" for name in packages):
+        warnings.filterwarnings("ignore", "NumPy was imported from a Python sub-interpreter", UserWarning)
 
 
 def release() -> None:
@@ -105,11 +116,11 @@ class _ImageFinder:
         if spec is None or not isinstance(spec.loader, importlib.machinery.ExtensionFileLoader):
             return None
         return importlib.util.spec_from_file_location(
-            name, spec.origin, loader=_ImageLoader(name, str(spec.origin), self._copies_dir)
+            name, spec.origin, loader=ImageLoader(name, str(spec.origin), self._copies_dir)
         )
 
 
-class _ImageLoader(importlib.machinery.ExtensionFileLoader):
+class ImageLoader(importlib.machinery.ExtensionFileLoader):
     """Loads a private copy of one extension module."""
 
     def __init__(self, name: str, path: str, copies_dir: str) -> None:

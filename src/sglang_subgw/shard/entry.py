@@ -19,6 +19,7 @@ from ..config import EventLoop
 from ..contract import Segment, ShardState, Word
 from ..errors import EngineUnavailable, SubgwError
 from ..http.app import create_app
+from . import application
 from .engine import ShardEngine
 from .info import ShardInfo
 from .server import ShardServer
@@ -88,7 +89,10 @@ class _Shard:
             )
             try:
                 await worker.start()
-                app = create_app(self._engine, info, spec.config)
+                if spec.config.app:
+                    app = await application.load(spec.config.app, self._engine, info, spec.config)
+                else:
+                    app = create_app(self._engine, info, spec.config)
                 server = ShardServer(app, spec.config, slot)
                 serving = loop.create_task(server.serve(sockets=[]))
                 await self._first_answer()
