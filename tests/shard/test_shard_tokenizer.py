@@ -70,7 +70,7 @@ def test_without_one_text_is_refused(features: dict[str, bool], message: str) ->
 
 
 def test_without_the_library_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_HAVE_TOKENIZERS", False)
+    monkeypatch.setattr(module, "HAVE_TOKENIZERS", False)
     none = ShardTokenizer(contract(model={"tokenizer_file": "/nowhere"}))
     with pytest.raises(RequestRejected, match="library doesn't load"):
         none.encode("x")

@@ -12,6 +12,7 @@ from typing import Any, Final
 from ..contract import EngineContract, FeatureFacts, ModelFacts, WireFacts
 from ..errors import EngineStartError
 from .schema import read_modules, read_schema
+from .tokenization import SOCKET_NAME
 
 log = logging.getLogger("sglang_subgw")
 
@@ -72,6 +73,7 @@ def _model(engine: Any, args: Mapping[str, Any], runtime_dir: Path) -> ModelFact
         weight_version=_in_effect(manager, args, "weight_version"),
         tokenizer_path=args.get("tokenizer_path") or manager.model_path,
         tokenizer_file="" if tokenizer is None else _save_tokenizer(tokenizer, runtime_dir),
+        tokenization_socket="" if tokenizer is None else str(runtime_dir / SOCKET_NAME),
         special_tokens={} if tokenizer is None else _plain(dict(tokenizer.special_tokens_map)),
         chat_template=_chat_template(templates, tokenizer),
         chat_template_content_format=templates.jinja_template_content_format or "string",

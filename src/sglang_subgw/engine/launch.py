@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ..contract import EngineContract
 from ..errors import ConfigError, EngineStartError, SubgwError
+from ..shard.tokenize_local import LocalTokenizer
 from . import arguments as args_of
 from .arguments import EngineArguments
 from .children import Children
@@ -18,6 +19,7 @@ from .demo import model as demo
 from .demo.platform import accelerator_present
 from .host import CPU, QUIET, ChildFailed, CrashSignal, environment, guarded, warnings_ignored
 from .teardown import close_engine
+from .tokenization import TokenizationService
 from .watcher import Watcher
 
 _SOCKET_DIR: Final = "e"
@@ -76,6 +78,7 @@ class RunningEngine:
         self.contract: EngineContract = contract_from_engine(engine, runtime_dir, engine_id=secrets.token_hex(6))
         self._children = children
         self._crash_signal = crash_signal
+        self._tokenization = _serve_tokenizer(self.contract)
         # SGLang's own watchdog answers a death by killing this process and all its children.
         if (watchdog := engine.tokenizer_manager._subprocess_watchdog) is not None:
             watchdog.stop()
@@ -104,6 +107,8 @@ class RunningEngine:
                 return
             self._closed = True
             self._watcher.stop()
+            if self._tokenization is not None:
+                self._tokenization.close()
             # A scheduler on the CPU has nothing to release, and takes seconds over it.
             close_engine(self.engine, self._children, graceful=self.contract.server_args.get("device") != "cpu")
             Path(self.contract.wire.runtime_dir, "tokenizer.json").unlink(missing_ok=True)
@@ -114,6 +119,16 @@ class RunningEngine:
 
     def __exit__(self, *exc: object) -> None:
         self.shutdown()
+
+
+def _serve_tokenizer(contract: EngineContract) -> TokenizationService | None:
+    """For shards without the tokenizers library: read from the same file as every shard's, when the first one asks."""
+    model = contract.model
+    if not model.tokenization_socket:
+        return None
+    service = TokenizationService(model.tokenization_socket, lambda: LocalTokenizer(model.tokenizer_file))
+    service.start()
+    return service
 
 
 def _server_args(arguments: EngineArguments, on_cpu: bool, on_phase: Callable[[str], None]) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...contract import EngineContract, FeatureFacts, ModelFacts, WireFacts
+from ..tokenization import SOCKET_NAME
 from .schema import VERSION, field_lists, modules
 from .tokenizer import CHAT_TEMPLATE, ByteTokenizer
 
@@ -33,6 +34,7 @@ def simulated_contract(
         "max_req_input_len": context_length - 6,
         "tokenizer_path": "simulated-model",
         "tokenizer_file": str(tokenizer_file),
+        "tokenization_socket": str(runtime_dir / SOCKET_NAME),
         "special_tokens": {"bos_token": "<|bos|>", "eos_token": "<|eos|>"},
         "chat_template": CHAT_TEMPLATE,
     }

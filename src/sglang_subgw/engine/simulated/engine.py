@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
+from ..tokenization import SOCKET_NAME, TokenizationService
 from .checks import violations
 from .contract import simulated_contract
 from .control import Control
@@ -56,6 +57,7 @@ class SimulatedEngine:
         self.received: list[Struct] = []
         self.registered: list[str] = []
         self.death_reason = ""
+        self._tokenization = TokenizationService(str(Path(runtime_dir) / SOCKET_NAME), lambda: self.tokenizer)
         self._codec = frame_codec(codec)
         self._grouped = grouped
         self._step_seconds = step_seconds
@@ -90,6 +92,7 @@ class SimulatedEngine:
 
     def start(self) -> Self:
         """Bind the router's socket and serve."""
+        self._tokenization.start()
         self._transport = Transport(self.contract.wire.worker_endpoint)
         self._thread = threading.Thread(target=self._serve, name="simulated-engine")
         self._thread.start()
@@ -102,7 +105,8 @@ class SimulatedEngine:
             self._transport.wake()
         if self._thread is not None:
             self._thread.join()
-        Path(self.contract.model.tokenizer_file).unlink(missing_ok=True)
+        self._tokenization.close()
+        Path(self.contract.wire.runtime_dir, "tokenizer.json").unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self.start()

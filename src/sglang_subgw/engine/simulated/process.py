@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ...contract import EngineContract
+from ..tokenization import SOCKET_NAME
 
 
 class SimulatedEngineProcess:
@@ -63,7 +64,7 @@ class SimulatedEngineProcess:
         if self._process.stdout is not None:
             self._process.stdout.close()
         runtime_dir = Path(self.contract.wire.runtime_dir)
-        for name in ("contract.json", "tokenizer.json", "router"):
+        for name in ("contract.json", "tokenizer.json", "router", SOCKET_NAME):
             (runtime_dir / name).unlink(missing_ok=True)
 
     def __enter__(self) -> Self:

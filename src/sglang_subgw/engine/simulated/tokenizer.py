@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from .byte_pairs import merged, words
+
 SPECIAL_TOKENS: Final = ("<|bos|>", "<|eos|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
+_SPECIAL: Final = re.compile(f"({'|'.join(map(re.escape, SPECIAL_TOKENS))})")
 _WORDS: Final = (" the", " and", " that", "ing", "tion", "hello", " world", " stream", " token", "한", "é")
 
 CHAT_TEMPLATE: Final = (
@@ -23,7 +28,7 @@ class ByteTokenizer:
     """Text to ids and back; `save` writes the same as a `tokenizers` file."""
 
     def __init__(self) -> None:
-        alphabet = _byte_alphabet()
+        self._alphabet = alphabet = _byte_alphabet()
         self._pieces: list[bytes] = [bytes([byte]) for byte in range(256)]
         self._vocab = {alphabet[byte]: byte for byte in range(256)}
         self._merges: list[tuple[str, str]] = []
@@ -34,10 +39,38 @@ class ByteTokenizer:
         self._special_names = {id_: token for token, id_ in self.special_ids.items()}
         self.eos_token_id = self.special_ids["<|eos|>"]
         self.vocab_size = first_special + len(SPECIAL_TOKENS)
+        self._ranks = {pair: rank for rank, pair in enumerate(self._merges)}
+        self._spellings = [*self._vocab, *SPECIAL_TOKENS]
 
     def encode_bytes(self, text: str) -> list[int]:
         """The ids of a text's bytes, unmerged."""
         return list(text.encode())
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, as the tokenizers library gives them."""
+        ids: list[int] = []
+        for part in _SPECIAL.split(text):
+            if part in self.special_ids:
+                ids.append(self.special_ids[part])
+                continue
+            for word in words(part):
+                symbols = merged([self._alphabet[byte] for byte in word.encode()], self._ranks)
+                ids += [self._vocab[symbol] for symbol in symbols]
+        return ids
+
+    # What a TokenizationService serves.
+
+    def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+        """Each text's ids; it puts no tokens of its own around a text."""
+        return [self.encode(text) for text in texts]
+
+    def decode_batch(self, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
+        """Each row's text."""
+        return [self.decode(list(row), skip_special_tokens=skip_special_tokens) for row in rows]
+
+    def pieces(self, tokens: Sequence[int]) -> list[str | None]:
+        """The vocabulary's own spelling of each token, None for an unknown one."""
+        return [self._spellings[token] if 0 <= token < self.vocab_size else None for token in tokens]
 
     def piece(self, token: int, *, skip_special_tokens: bool = True) -> bytes:
         """The bytes that one id stands for."""

@@ -1,0 +1,46 @@
+"""The engine's tokenizer in this interpreter: read from its JSON file by the tokenizers library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+try:
+    import tokenizers
+
+    HAVE_TOKENIZERS = True
+except ImportError:  # A free-threaded 3.13 has none.
+    HAVE_TOKENIZERS = False
+
+
+class LocalTokenizer:
+    """Encodes and decodes with the tokenizers library, from any thread."""
+
+    def __init__(self, file: str) -> None:
+        self._tokenizer: Any = tokenizers.Tokenizer.from_file(file)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.vocab_size = int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """A text's ids."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+        """Each text's ids, without the GIL."""
+        return [row.ids for row in self._tokenizer.encode_batch(list(texts), add_special_tokens=add_special_tokens)]
+
+    def decode_batch(self, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
+        """Each row's text."""
+        texts: list[str] = self._tokenizer.decode_batch(
+            [list(row) for row in rows], skip_special_tokens=skip_special_tokens
+        )
+        return texts
+
+    def pieces(self, tokens: Sequence[int]) -> list[str | None]:
+        """The vocabulary's own spelling of each token, None for an unknown one."""
+        return [self._tokenizer.id_to_token(token) for token in tokens]
+
+    def close(self) -> None:
+        """Nothing is held."""
