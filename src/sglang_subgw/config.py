@@ -44,7 +44,7 @@ class GatewayConfig:
     """How a gateway runs; raises ConfigError on a value that can't be used."""
 
     shards: int = 4
-    mode: Mode = Mode.SUBINTERP
+    mode: Mode = Mode.AUTO
     fallback: Fallback = Fallback.NONE
     app: str = ""
     """`module:attribute` of an ASGI application, or of a factory of one, in place of the built-in routes."""

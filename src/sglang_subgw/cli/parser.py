@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..config import SHARD_MODES, EventLoop, GatewayConfig
+from ..config import EventLoop, Fallback, GatewayConfig, Mode
 from ..errors import ConfigError
 
 _EPILOG = """\
@@ -44,6 +44,8 @@ def parse_serve(argv: Sequence[str]) -> ServeCommand:
     config = GatewayConfig(
         shards=GatewayConfig().shards if shards is None else shards,
         mode=options.mode,
+        fallback=options.fallback,
+        app=options.app,
         host=options.host,
         port=options.port,
         loop=options.loop,
@@ -69,11 +71,14 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    modes, loops = [mode.value for mode in SHARD_MODES], [loop.value for loop in EventLoop]
+    modes, loops = [mode.value for mode in Mode], [loop.value for loop in EventLoop]
+    fallbacks = [fallback.value for fallback in Fallback]
     levels = ["debug", "info", "warning", "error"]
     add("--shards", type=int, metavar="N", help=f"number of shards (default {default.shards})")
     add("--tokenizer-worker-num", type=int, metavar="N", help="SGLang's name for --shards")
     add("--mode", default=default.mode.value, choices=modes, help="where shards run (default %(default)s)")
+    add("--fallback", default=default.fallback.value, choices=fallbacks, help="what may replace a mode that can't run")
+    add("--app", default=default.app, metavar="MODULE:ATTR", help="an ASGI application, or a factory of one")
     add("--host", default=default.host, help="name, address, or unix:PATH to listen on (default %(default)s)")
     add("--port", type=int, default=default.port, help="port to listen on, 0 for any (default %(default)s)")
     add("--loop", default=default.loop.value, choices=loops, help="event loop of a shard (default %(default)s)")

@@ -12,6 +12,7 @@ from ..contract import EngineContract, Segment, Word, sweep_stale
 from ..engine.fence import RouterFence
 from ..engine.seats import Seat, SeatSweeper
 from ..errors import EngineDied, ShardFailed, ShardStartError
+from ..modes.choose import Choice, choose
 from . import listener
 from .memory import private_bytes
 from .supervisor import Supervisor
@@ -31,9 +32,19 @@ class Engine(Protocol):
 class Gateway:
     """Shards over a running engine; installs no signal handlers, and leaves the engine running when it ends."""
 
-    def __init__(self, engine: Engine, config: GatewayConfig, *, sockets: list[socket.socket] | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        config: GatewayConfig,
+        *,
+        sockets: list[socket.socket] | None = None,
+        choice: Choice | None = None,
+    ) -> None:
         self.engine = engine
         self.config = config
+        """Once started, with the mode that was chosen."""
+        self.choice = choice
+        """The mode and the reasons for it; settled by `start` if not before."""
         self.contract = engine.contract
         """What its shards are told: once started, with this gateway's own id."""
         self.segment: Segment | None = None
@@ -49,9 +60,11 @@ class Gateway:
         """Called once, from another thread, when a started gateway has ended."""
 
     def start(self) -> None:
-        """Start all shards and listen; raises ShardStartError with the reason when one does not come up."""
+        """Start all shards and listen; raises ModeUnavailable or ShardStartError with the reason."""
         sweep_stale()
         try:
+            self.choice = self.choice or choose(self.config)
+            self.config = self.choice.apply(self.config)
             supervisor = self._start()
             supervisor.ready.wait()
             if supervisor.failure:

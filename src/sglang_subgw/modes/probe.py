@@ -122,7 +122,7 @@ def _failure(account: Account, status: int | None, crashed: str, last_words: str
         return f"It was not through within {timeout:g} s, {at}."
     if account.error:
         refused = [name for name, (how, _) in account.extensions.items() if how == "refused"]
-        return f"{refused[-1]} is refused: {account.error}" if refused else account.error
+        return f"{refused[-1]} is refused: {account.error}." if refused else f"{account.error.rstrip('.')}."
     if account.stage == "done":
         return ""
     how = f"exit status {status}"

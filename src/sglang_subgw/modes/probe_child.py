@@ -18,11 +18,11 @@ _BOOTSTRAP = """
 import sys
 sys.path[:] = {path!r}
 from sglang_subgw.modes import probe_child
-probe_child.follow({spec!r}, {first})
+probe_child.follow({spec!r})
 """
 
 
-def follow(spec_json: str, first: bool) -> None:
+def follow(spec_json: str) -> None:
     """Import, in this interpreter, all that a shard would; what happens stands in the trail."""
     spec = json.loads(spec_json)
     trail = Trail(spec["trail"])
@@ -30,17 +30,17 @@ def follow(spec_json: str, first: bool) -> None:
         images.install(spec["packages"], spec["copies_dir"])
     trail.follow_imports()
     try:
-        _import_all(trail, spec["app"], first)
+        _import_all(trail, spec["app"])
     finally:
         if spec["isolated"]:
             images.release()
 
 
-def _import_all(trail: Trail, app: str, first: bool) -> None:
+def _import_all(trail: Trail, app: str) -> None:
     from ..errors import ConfigError
 
     try:
-        trail("stage", "shard" if first else "again")
+        trail("stage", "shard")
         importlib.import_module("sglang_subgw.shard.entry")
         for name in OPTIONAL:
             try:
@@ -48,8 +48,7 @@ def _import_all(trail: Trail, app: str, first: bool) -> None:
             except ImportError as exc:
                 trail("missing", name, str(exc))
         if app:
-            if first:
-                trail("stage", "app")
+            trail("stage", "app")
             from ..shard.application import find
 
             find(app)
@@ -66,9 +65,10 @@ def _in_interpreters(spec: dict[str, Any]) -> None:
     interpreters.preload()
     trail = Trail(spec["trail"])
     opened = []
-    for first in (True, False) if spec["app"] else (True,):
+    # What a shard has by itself is known to stand that.
+    for _ in range(2 if spec["app"] else 1):
         opened.append(interpreters.create())
-        opened[-1].exec(_BOOTSTRAP.format(path=list(sys.path), spec=json.dumps(spec), first=first))
+        opened[-1].exec(_BOOTSTRAP.format(path=list(sys.path), spec=json.dumps(spec)))
     trail("stage", "close")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -81,7 +81,7 @@ def main(spec_json: str) -> None:
     spec = json.loads(spec_json)
     # Whatever becomes of the parent, this ends.
     signal.alarm(int(spec["timeout"]) + 5)
-    work = (lambda: _in_interpreters(spec)) if spec["isolated"] else (lambda: follow(spec_json, True))
+    work = (lambda: _in_interpreters(spec)) if spec["isolated"] else (lambda: follow(spec_json))
     thread = threading.Thread(target=work, name="probe")
     thread.start()
     thread.join()

@@ -86,7 +86,7 @@ class Account:
     """The reading side: what the lines say, up to the last that was written."""
 
     stage: str = "start"
-    """What the process was at: start, shard, app, again, close, done."""
+    """What the process was at: start, shard, app, close, done."""
     importing: list[str] = field(default_factory=list)
     """The imports that were under way at the end, innermost last: where a crash was."""
     extensions: dict[str, tuple[str, str]] = field(default_factory=dict)

@@ -1,0 +1,17 @@
+"""The mode, settled before anything slow or visible happens: a wrong --app costs a second, not the engine's start."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ..config import GatewayConfig
+from ..modes.choose import Choice, choose
+
+
+def settle(config: GatewayConfig) -> Choice:
+    """`choose`, with the current directory importable as under python -m, for --app."""
+    here = os.getcwd()
+    if config.app and "" not in sys.path and here not in sys.path:
+        sys.path.insert(0, here)
+    return choose(config)
