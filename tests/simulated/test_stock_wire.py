@@ -32,7 +32,7 @@ encode = pickle.dumps if name == "pickle" else io.msgpack_encode
 decode = pickle.loads if name == "pickle" else io.msgpack_decode
 
 params = SamplingParams(max_new_tokens=3, stop=["x"], stop_token_ids=[7], temperature=0.0)
-params.normalize(None)
+params.normalize(type("Tokenizer", (), {"encode": lambda self, text, add_special_tokens: list(text)})())
 stock = io.TokenizedGenerateReqInput(
     rid="r" * 32, http_worker_ipc="ipc:///w", input_text="abc", input_ids=array("q", [97, 98]), input_embeds=None,
     mm_inputs=None, token_type_ids=None, sampling_params=params, return_logprob=True, logprob_start_len=0,

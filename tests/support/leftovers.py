@@ -94,6 +94,6 @@ def _fds() -> list[str]:
             target = os.readlink(path)
         except OSError:
             continue
-        if target not in ALLOWED_FDS and not target.startswith("pipe:"):
+        if target not in ALLOWED_FDS:
             found.append(f"{path.name} -> {target}")
     return found
