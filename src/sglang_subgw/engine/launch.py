@@ -142,6 +142,10 @@ def _server_args(arguments: EngineArguments, on_cpu: bool, on_phase: Callable[[s
 
 
 def _start(engine: Any, server_args: Any, children: Children) -> None:
+    if not hasattr(engine, "tokenizer_router"):
+        raise EngineStartError(
+            "This SGLang's Engine can't have several tokenizer workers.", hint="0.5.21 and later can."
+        )
     try:
         engine.__init__(server_args=server_args)
     except SubgwError:
