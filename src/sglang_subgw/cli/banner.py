@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 
+from ..contract import EngineContract
 from ..gateway import Gateway
 
 
@@ -32,4 +34,18 @@ Try it:
   {curl} {base}/server_info
 
 Ctrl-C stops it: what runs may finish first; a second Ctrl-C does not wait.
+"""
+
+
+def engine_banner(contract: EngineContract, segment: str, seconds: float) -> str:
+    """The text printed when an engine without a gateway is up."""
+    return f"""
+Engine of {contract.model.served_model_name} (SGLang {contract.sglang_version}) up after {seconds:.0f} s, no gateway
+  pid       {os.getpid()}
+  segment   {segment}
+
+Attach a gateway, from any Python >= 3.13 that has sglang_subgw:
+  python -m sglang_subgw attach {os.getpid()} --shards 4
+
+Ctrl-C stops it: attached gateways may finish first what they run; a second Ctrl-C does not wait.
 """

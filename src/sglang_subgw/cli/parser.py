@@ -12,7 +12,9 @@ from ..errors import ConfigError
 _EPILOG = """\
 Every other option is SGLang's own and is passed on unchanged (python -m sglang.launch_server --help lists them).
 Without --model-path a small built-in demo model is served on the CPU.
+Other commands: attach, to serve another process's engine (attach --help).
 """
+_GATEWAY_ONLY = ("shards", "tokenizer_worker_num", "mode", "fallback", "app", "host", "port", "loop", "images")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,16 @@ class ServeCommand:
     config: GatewayConfig
     engine_argv: tuple[str, ...]
     """Arguments for SGLang; empty of --model-path for the demo model."""
+    engine_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttachCommand:
+    """What `attach` was asked to do."""
+
+    config: GatewayConfig
+    target: str
+    """The pid of an engine's owner, or the name of its segment."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -31,18 +43,47 @@ class _Parser(argparse.ArgumentParser):
 
 def parse_serve(argv: Sequence[str]) -> ServeCommand:
     """Read the command line of `serve`; raises ConfigError on a wrong value."""
-    parser = _parser()
+    parser = _parser(
+        "python -m sglang_subgw",
+        description="Serve an SGLang engine through shards, each with its own GIL.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("--engine-only", action="store_true", help="start the engine alone, for others to attach to")
+    parser.add_argument("--tokenizer-worker-num", type=int, metavar="N", help="SGLang's name for --shards")
+    parser.add_argument("--engine-log-level", default="error", help="SGLang's own log level (default %(default)s)")
     options, rest = parser.parse_known_args(argv)
-    shards = options.shards
+    if options.engine_only:
+        _refuse_gateway_options(parser, options)
     if options.tokenizer_worker_num is not None:
-        if shards is not None and shards != options.tokenizer_worker_num:
+        if options.shards is not None and options.shards != options.tokenizer_worker_num:
             raise ConfigError(
-                f"--shards {shards} and --tokenizer-worker-num {options.tokenizer_worker_num} differ.",
+                f"--shards {options.shards} and --tokenizer-worker-num {options.tokenizer_worker_num} differ.",
                 hint="They mean the same here: give one of them.",
             )
-        shards = options.tokenizer_worker_num
-    config = GatewayConfig(
-        shards=GatewayConfig().shards if shards is None else shards,
+        options.shards = options.tokenizer_worker_num
+    engine_argv = [*rest, "--log-level", options.engine_log_level]
+    if not options.engine_only:
+        # The engine's own idea of its address shows in /server_info, so it gets the gateway's.
+        engine_argv += ["--port", str(options.port)]
+        if not options.host.startswith("unix:"):
+            engine_argv += ["--host", options.host]
+    return ServeCommand(_config(options), tuple(engine_argv), options.engine_only)
+
+
+def parse_attach(argv: Sequence[str]) -> AttachCommand:
+    """Read the command line of `attach`; raises ConfigError on a wrong value."""
+    parser = _parser(
+        "python -m sglang_subgw attach",
+        description="Serve an engine that another process owns; this one needs no sglang.",
+    )
+    parser.add_argument("target", metavar="PID|NAME", help="the engine's process, or the name of its segment")
+    options = parser.parse_args(argv)
+    return AttachCommand(_config(options), options.target)
+
+
+def _config(options: argparse.Namespace) -> GatewayConfig:
+    return GatewayConfig(
+        shards=GatewayConfig().shards if options.shards is None else options.shards,
         mode=options.mode,
         fallback=options.fallback,
         app=options.app,
@@ -54,19 +95,22 @@ def parse_serve(argv: Sequence[str]) -> ServeCommand:
         start_timeout_seconds=options.start_timeout,
         drain_timeout_seconds=options.drain_timeout,
     )
-    # The engine's own idea of its address shows in /server_info, so it gets the gateway's.
-    engine_argv = [*rest, "--log-level", options.engine_log_level, "--port", str(options.port)]
-    if not options.host.startswith("unix:"):
-        engine_argv += ["--host", options.host]
-    return ServeCommand(config, tuple(engine_argv))
 
 
-def _parser() -> argparse.ArgumentParser:
+def _refuse_gateway_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    for name in _GATEWAY_ONLY:
+        if getattr(options, name) != parser.get_default(name):
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(f"{flag} says nothing to --engine-only.", hint="Give it to each attach instead.")
+
+
+def _parser(prog: str, *, description: str, epilog: str = "") -> argparse.ArgumentParser:
+    """A parser with the options that every gateway has."""
     default = GatewayConfig()
     parser = _Parser(
-        prog="python -m sglang_subgw",
-        description="Serve an SGLang engine through shards, each with its own GIL.",
-        epilog=_EPILOG,
+        prog=prog,
+        description=description,
+        epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -75,7 +119,6 @@ def _parser() -> argparse.ArgumentParser:
     fallbacks = [fallback.value for fallback in Fallback]
     levels = ["debug", "info", "warning", "error"]
     add("--shards", type=int, metavar="N", help=f"number of shards (default {default.shards})")
-    add("--tokenizer-worker-num", type=int, metavar="N", help="SGLang's name for --shards")
     add("--mode", default=default.mode.value, choices=modes, help="where shards run (default %(default)s)")
     add("--fallback", default=default.fallback.value, choices=fallbacks, help="what may replace a mode that can't run")
     add("--app", default=default.app, metavar="MODULE:ATTR", help="an ASGI application, or a factory of one")
@@ -86,5 +129,4 @@ def _parser() -> argparse.ArgumentParser:
     add("--start-timeout", type=float, default=default.start_timeout_seconds, metavar="S", help="for a shard's start")
     add("--drain-timeout", type=float, default=default.drain_timeout_seconds, metavar="S", help="for a stop's drain")
     add("--log-level", default=default.log_level, choices=levels, help="of the gateway (default %(default)s)")
-    add("--engine-log-level", default="error", help="SGLang's own log level (default %(default)s)")
     return parser

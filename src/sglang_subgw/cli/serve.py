@@ -1,13 +1,14 @@
-"""`python -m sglang_subgw [serve]`: an engine of one's own, with a gateway or, `--engine-only`, for others' gateways."""
+"""`python -m sglang_subgw [serve]`: an engine of its own, with a gateway or, `--engine-only`, for those of others."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
+from ..contract import EngineContract
 from ..engine import seats
 from ..engine.launch import RunningEngine, launch
 from ..engine.published import PublishedEngine
@@ -32,27 +33,57 @@ def serve(argv: Sequence[str]) -> int:
 
 
 def _with_gateway(command: ServeCommand, signals: Signals) -> int:
-    return run_gateway(command.config, signals, partial(_launched, command, signals))
+    return run_gateway(command.config, signals, partial(_shared_engine, command, signals))
 
 
 def _engine_only(command: ServeCommand, signals: Signals) -> int:
-    try:
-        with Progress() as progress:
-            engines = _launched(command, signals, progress.phase)
-            engine = engines.__enter__()
-    finally:
-        signals.queue_from_now()
-    raise NotImplementedError
+    with ExitStack() as stack:
+        try:
+            with Progress() as progress:
+                engine = stack.enter_context(_launched(command, progress.phase))
+                published = stack.enter_context(PublishedEngine(engine))
+                engine.on_death(lambda _: signals.events.put("ended"))
+                signals.queue_from_now()
+            print(engine_banner(engine.contract, published.name, progress.seconds), flush=True)
+            event = signals.wait()
+            if not published.failure:
+                log.info("%s: no gateway can attach any more.", event)
+                published.draining()
+                _wait_for_gateways(command, engine.contract, signals)
+            if published.failure:
+                raise EngineDied(published.failure)
+            return 0
+        finally:
+            signals.queue_from_now()
 
 
 @contextmanager
-def _launched(
-    command: ServeCommand, signals: Signals, on_phase: Callable[[str], None]
-) -> Iterator[RunningEngine]:
-    """An engine of this process; after a clean end, gateways that others attached to it may leave first."""
+def _shared_engine(command: ServeCommand, signals: Signals, on_phase: Callable[[str], None]) -> Iterator[RunningEngine]:
+    """An engine that gateways in other processes may have attached to, beside the one here."""
+    with _launched(command, on_phase) as engine:
+        yield engine
+        # The gateway here has drained; those saw when it began to.
+        engine.on_death(lambda _: signals.events.put("ended"))
+        _wait_for_gateways(command, engine.contract, signals)
+
+
+@contextmanager
+def _launched(command: ServeCommand, on_phase: Callable[[str], None]) -> Iterator[RunningEngine]:
     runtime_dir = make_runtime_dir()
     try:
         with launch(command.engine_argv, runtime_dir=runtime_dir, on_phase=on_phase) as engine:
             yield engine
     finally:
         remove_runtime_dir(runtime_dir)
+
+
+def _wait_for_gateways(command: ServeCommand, contract: EngineContract, signals: Signals) -> None:
+    """Until attached gateways have drained and left, for as long as a drain may take or until a second signal."""
+    deadline = time.monotonic() + command.config.drain_timeout_seconds
+    told = False
+    while (count := seats.taken(contract)) and signals.count < 2 and time.monotonic() < deadline:
+        if not told:
+            told = True
+            log.info("Waiting for attached gateways to drain and leave: %d.", count)
+        if signals.wait(_LOOK_SECONDS):
+            return

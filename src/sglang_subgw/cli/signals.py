@@ -24,12 +24,17 @@ class Signals:
     def __init__(self) -> None:
         self.events: queue.SimpleQueue[str] = queue.SimpleQueue()
         """Names of signals, and whatever else the main thread waits for."""
+        self.count = 0
+        """How many signals have come since the start was over."""
         self._waiting = False
         self._before: dict[signal.Signals, Any] = {}
 
-    def wait(self) -> str:
-        """The next event; from the first call on, signals are events instead of exceptions."""
-        return self.events.get()
+    def wait(self, timeout: float | None = None) -> str:
+        """The next event, "" when there is none within `timeout` seconds."""
+        try:
+            return self.events.get(timeout=timeout)
+        except queue.Empty:
+            return ""
 
     def queue_from_now(self) -> None:
         """The start is over: a signal no longer raises Interrupted."""
@@ -46,4 +51,5 @@ class Signals:
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         if not self._waiting:
             raise Interrupted(signum)
+        self.count += 1
         self.events.put(signal.Signals(signum).name)
