@@ -24,14 +24,13 @@ def contract_from_engine(engine: Any, runtime_dir: Path, *, engine_id: str) -> E
 
     Raises EngineStartError for a tokenizer that only SGLang's own Python code can run.
     """
+    from sglang import __version__
     from sglang.srt.managers import io_struct
-
-    import sglang
 
     args = _server_args(engine.tokenizer_manager.server_args)
     return EngineContract(
         engine_id=engine_id,
-        sglang_version=sglang.__version__,
+        sglang_version=__version__,
         wire=WireFacts(
             worker_endpoint=engine.port_args.tokenizer_worker_ipc_name,
             runtime_dir=str(runtime_dir),
