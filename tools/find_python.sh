@@ -43,6 +43,8 @@ candidates() {
             echo "$folder/$name"
         done
     done
+    # what build_free_threaded.sh built
+    echo "${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/sglang_subgw/python-$1/bin/python$1"
     for store in "${UV_PYTHON_INSTALL_DIR:-$managed}" "$managed" "$(dirname "$0")/../.cache/python"; do
         for folder in "$store"/cpython-"$plain"*; do
             echo "$folder/bin/python$1"

@@ -11,10 +11,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / ".tox" / "results"
@@ -29,13 +31,18 @@ class Environment:
     python: str
     limit_s: int
     disk_gb: int = 1
+    build: str = ""
+    """The tool that provides its Python where the machine has none."""
 
+
+BUILD_LIMIT_S = 30 * 60
 
 # In the order they run: what fails fastest first. The limits add up to less than the 90 minutes of a CI run.
 ENVIRONMENTS = (
     Environment("lint", "3.13", limit_s=5 * 60),
     Environment("py313", "3.13", limit_s=10 * 60),
     Environment("py314", "3.14", limit_s=10 * 60),
+    Environment("py313t", "3.13t", limit_s=10 * 60, disk_gb=2, build="build_free_threaded.sh"),
     Environment("sglang", "3.13", limit_s=50 * 60, disk_gb=12),
 )
 
@@ -59,6 +66,37 @@ def find_python(version: str) -> tuple[str, str]:
     if run.returncode == 0:
         return run.stdout.strip(), ""
     return "", run.stderr.strip().splitlines()[0]
+
+
+def build_python(tool: str) -> tuple[str, str]:
+    """The path of the interpreter that `tool` makes, or "" and why it can't; its progress is shown."""
+    late = threading.Event()
+
+    def stop() -> None:
+        late.set()
+        end(process)
+
+    timer = threading.Timer(BUILD_LIMIT_S, stop)
+    last = f"{tool} ended without a word"
+    with subprocess.Popen(
+        [ROOT / "tools" / tool], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        timer.start()
+        try:
+            for line in process.stderr:
+                say(line.rstrip())
+                last = line.strip() or last
+            path = process.stdout.read().strip()
+        except KeyboardInterrupt:
+            end(process)
+            raise
+        finally:
+            timer.cancel()
+    if process.returncode == 0:
+        return path, ""
+    return "", f"{tool} was not through within {BUILD_LIMIT_S // 60} minutes" if late.is_set() else last
 
 
 def missing(environment: Environment, python: str, why: str) -> str:
@@ -110,7 +148,7 @@ def run_tox(environment: Environment, python: str, pytest_args: list[str]) -> Ou
     return outcome
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[Any]) -> None:
     """End tox and what it started: politely, then for good."""
     for number, grace_s in ((signal.SIGINT, 20), (signal.SIGTERM, 10), (signal.SIGKILL, 10)):
         try:
@@ -158,6 +196,9 @@ def main(arguments: list[str]) -> int:
         if asked and environment.name not in asked:
             continue
         python, why = find_python(environment.python)
+        if not python and environment.build:
+            say(f"=== {environment.name}: {why}")
+            python, why = build_python(environment.build)
         if reason := missing(environment, python, why):
             unavailable[environment.name] = reason
             continue

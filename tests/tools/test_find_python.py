@@ -64,6 +64,13 @@ def test_a_free_threaded_build_is_another_thing(machine: Path) -> None:
     assert find(machine, "9.13t", path=str(machine / "bin")).stdout == f"{machine}/bin/python9.13\n"
 
 
+def test_a_free_threaded_one_that_was_built_here(machine: Path) -> None:
+    built = machine / "cache" / "sglang_subgw" / "python-9.13t" / "bin" / "python9.13t"
+    interpreter(built, "9.13t")
+    assert find(machine, "9.13t", XDG_CACHE_HOME=str(machine / "cache")).stdout == f"{built}\n"
+    assert find(machine, "9.13", XDG_CACHE_HOME=str(machine / "cache")).returncode == 1
+
+
 def test_a_python_of_uv_in_the_project(machine: Path) -> None:
     own = machine / ".cache" / "python" / "cpython-9.13.7-linux-x86_64-gnu" / "bin" / "python9.13"
     interpreter(own, "9.13")

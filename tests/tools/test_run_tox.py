@@ -80,8 +80,41 @@ def test_environments_that_are_missing_are_named(
     assert run_tox.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "py314    not run: No Python 3.14 was found." in lines
-    assert lines[-1] == "3 passed, 0 failed"
+    assert lines[-1] == "4 passed, 0 failed"
     assert run_tox.main(["py314"]) == 1
+
+
+def builder(tmp_path: Path, body: str) -> None:
+    path = tmp_path / "tools" / "build_free_threaded.sh"
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+def test_an_interpreter_is_built_where_there_is_none(
+    run_tox: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_tox, "find_python", lambda version: ("", f"No Python {version} was found."))
+    builder(tmp_path, "echo building >&2; echo /built/python3.13t")
+    tox(tmp_path, f'[ "${{PATH%%:*}}" = /built ] || exit 1; {writes(1, 0, 0, 0)}')
+    assert run_tox.main(["py313t"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert "building" in out
+    assert out[-1] == "1 passed, 0 failed"
+
+
+def test_why_an_interpreter_can_not_be_built_is_said(
+    run_tox: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_tox, "find_python", lambda version: ("", f"No Python {version} was found."))
+    builder(tmp_path, "echo one >&2; echo 'packages are missing' >&2; exit 1")
+    assert run_tox.main(["py313t"]) == 1
+    assert "py313t   not run: packages are missing" in capsys.readouterr().out.splitlines()
+    monkeypatch.setattr(run_tox, "BUILD_LIMIT_S", 0.2)
+    builder_path = tmp_path / "tools" / "build_free_threaded.sh"
+    builder_path.write_text("#!/bin/sh\nsleep 60\n")
+    assert run_tox.main(["py313t"]) == 1
+    assert "was not through within" in capsys.readouterr().out
 
 
 def test_the_time_limit_ends_the_whole_group(
