@@ -151,7 +151,10 @@ class _Shard:
         if self._server is None:
             assert self._main is not None
             self._main.cancel()
-        elif self._drain_task is None:
+        else:
+            # A second one is for those that won't wait as long as the first.
+            if self._drain_task is not None:
+                self._drain_task.cancel()
             self._drain_task = asyncio.get_running_loop().create_task(self._drain(self._server, timeout))
 
     async def _drain(self, server: ShardServer, timeout: float) -> None:
