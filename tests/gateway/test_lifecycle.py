@@ -212,6 +212,32 @@ def test_a_stream_that_does_not_fit_ends_with_an_error_that_says_why(engine, mod
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_an_engine_that_dies_during_a_drain_ends_what_runs_with_its_reason(engine, mode):
+    with Gateway(engine, config(mode=mode)) as gateway:
+        stream = Stream(gateway, tokens=3000)
+        gateway.begin_drain(60)
+        time.sleep(0.2)
+        engine.crash("scheduler_0 was killed by SIGKILL")
+        stream.join(5)
+        assert stream.error is None
+        assert "scheduler_0 was killed by SIGKILL" in stream.events[-2]
+        assert gateway.wait(5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_second_drain_does_not_wait_for_the_first(engine, mode):
+    with Gateway(engine, config(mode=mode)) as gateway:
+        stream = Stream(gateway, tokens=3000)
+        gateway.begin_drain(60)
+        time.sleep(0.2)
+        gateway.begin_drain(0.0)
+        stream.join(3)
+        assert stream.error is None
+        assert "did not end within the 0 s" in stream.events[-2]
+        assert gateway.wait(3)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_stop_ends_now_and_may_be_called_twice(engine, mode):
     gateway = Gateway(engine, config(mode=mode))
     gateway.start()

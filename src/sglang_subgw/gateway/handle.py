@@ -57,6 +57,11 @@ class ShardHandle:
         return self._ready and not self.ended and not self.stopping
 
     @property
+    def answering(self) -> bool:
+        """It may have requests: it serves, or drains."""
+        return self._ready and not self.ended
+
+    @property
     def load(self) -> tuple[int, int, int]:
         """The balancer's sort key."""
         return self._slot.load

@@ -256,7 +256,7 @@ class Supervisor(threading.Thread):
         self.failure = reason
         self._segment.set_state(GatewayState.FAILED, reason)
         for shard in self.shards:
-            if shard.serving:
+            if shard.answering:
                 shard.send("fail", reason=reason)
         self._begin_stop(_AFTER_FAILURE_SECONDS)
 
