@@ -15,30 +15,24 @@ def open_segment(target: str) -> Segment:
     problems, engines = [], {}
     for name in found:
         try:
-            segment = Segment.attach(name)
+            with Segment.attach(name) as segment:
+                if problem := _problem(segment):
+                    problems.append(problem)
+                else:
+                    # Two gateways of one process may be on the same engine.
+                    engines[segment.contract().engine_id] = name
         except ContractError as exc:
             problems.append(str(exc))
-            continue
-        if problem := _problem(segment):
-            problems.append(problem)
-            segment.close()
-        elif (engine_id := segment.contract().engine_id) in engines:
-            # Two gateways of one process on the same engine.
-            segment.close()
-        else:
-            engines[engine_id] = segment
-    if len(engines) == 1:
-        return engines.popitem()[1]
-    choice = ", ".join(segment.name for segment in engines.values())
-    for segment in engines.values():
-        segment.close()
-    if choice:
+    if not engines:
+        raise ContractError(" ".join(problems), hint=_choice())
+    if len(engines) > 1:
+        choice = ", ".join(engines.values())
         raise ContractError(f"Process {target} has several engines.", hint=f"Give the name of one: {choice}.")
-    raise ContractError(" ".join(problems), hint=_choice())
+    return Segment.attach(engines.popitem()[1])
 
 
 def listing() -> list[str]:
-    """One line for each engine that can be attached to now: its pid, its segment's name, its model."""
+    """Each engine that can be attached to now, in words: its owner's pid, its segment's name, its model."""
     lines = []
     for name in segment_names():
         try:
@@ -72,4 +66,4 @@ def _choice() -> str:
     lines = listing()
     if not lines:
         return "No engine that can be attached to runs here; --engine-only starts one."
-    return "\n  ".join(["These can be attached to:", *lines])
+    return f"These can be attached to: {'; '.join(lines)}."

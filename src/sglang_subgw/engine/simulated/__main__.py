@@ -1,4 +1,7 @@
-"""`python -m sglang_subgw.engine.simulated --runtime-dir DIR`: prints the path of its contract when it is ready."""
+"""`python -m sglang_subgw.engine.simulated --runtime-dir DIR`: an engine to attach to, without sglang.
+
+Prints, when it is ready, the path of its contract and the name of its segment.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import signal
 import threading
 from pathlib import Path
 
+from ..published import PublishedEngine
 from .engine import SimulatedEngine
 from .faults import Faults
 
@@ -39,11 +43,12 @@ def main() -> None:
         keep_received=False,
         model={"context_length": args.context_length},
     )
-    engine.on_death(lambda reason: os._exit(70))
-    with engine:
+    with engine, PublishedEngine(engine) as published:
+        # After the segment's own callback: gateways in other processes must find the reason.
+        engine.on_death(lambda _: os._exit(70))
         path = args.runtime_dir / "contract.json"
         path.write_bytes(engine.contract.to_json())
-        print(path, flush=True)
+        print(path, published.name, flush=True)
         stop.wait()
 
 

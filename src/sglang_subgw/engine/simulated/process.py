@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from ...contract import EngineContract
+from ...contract import EngineContract, sweep_stale
 from ..tokenization import SOCKET_NAME
 
 
@@ -24,13 +24,15 @@ class SimulatedEngineProcess:
         self._stopping = False
         self.engine: Any = None
         self.child_pids: tuple[int, ...] = ()
+        self.segment = ""
+        """The name to attach to it by; its pid does as well."""
 
     def start(self) -> Self:
         """Start it and read its contract."""
         self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
         self.child_pids = (self._process.pid,)
         assert self._process.stdout is not None
-        path = self._process.stdout.readline().strip()
+        path, _, self.segment = self._process.stdout.readline().strip().rpartition(" ")
         if not path:
             self._process.stdout.close()
             raise RuntimeError(f"The simulated engine ended at its start, exit code {self._process.wait()}.")
@@ -46,6 +48,11 @@ class SimulatedEngineProcess:
     def router_alive(self) -> bool:
         """Whether the process lives."""
         return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
 
     def kill(self) -> None:
         """End it as the out-of-memory killer would."""
@@ -66,6 +73,7 @@ class SimulatedEngineProcess:
         runtime_dir = Path(self.contract.wire.runtime_dir)
         for name in ("contract.json", "tokenizer.json", "router", SOCKET_NAME):
             (runtime_dir / name).unlink(missing_ok=True)
+        sweep_stale()
 
     def __enter__(self) -> Self:
         return self.start()
