@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import sysconfig
 from dataclasses import dataclass
 
 from ..config import Fallback, GatewayConfig, Mode
 from ..errors import ConfigError, ModeUnavailable
 from . import images
+from .gil import free_threaded_build
 from .probe import Report, Status, probe
 from .trail import gil_enabled
 
@@ -53,7 +53,7 @@ def choose(config: GatewayConfig) -> Choice:
 
 
 def _auto(config: GatewayConfig) -> Choice:
-    if _free_threaded_build():
+    if free_threaded_build():
         report = _plain(config)
         if not (culprit := _gil_culprit(report)):
             return Choice(Mode.THREAD, "the GIL is off, also after all imports.", report)
@@ -74,6 +74,9 @@ def _auto(config: GatewayConfig) -> Choice:
 
 
 def _subinterp(config: GatewayConfig) -> Choice:
+    # Without the module there is no mode; its error says why, or what to install.
+    from . import interpreters  # noqa: F401
+
     if not config.app and config.images == _CURATED_IMAGES:
         # Every release is tested with just this set.
         return Choice(Mode.SUBINTERP, "it was asked for")
@@ -93,16 +96,19 @@ def _subinterp(config: GatewayConfig) -> Choice:
 
 
 def _thread(config: GatewayConfig) -> Choice:
-    report = _plain(config) if config.app or _free_threaded_build() else None
-    if not _free_threaded_build():
+    report = _plain(config) if config.app or free_threaded_build() else None
+    if not free_threaded_build():
         return Choice(
             Mode.THREAD,
             "it was asked for",
             report,
             warning="this Python has a GIL, which all shards share: good for comparison, not for speed.",
         )
-    culprit = _gil_culprit(report)
-    return Choice(Mode.THREAD, "it was asked for", report, warning=f"{culprit}; shards share it." if culprit else "")
+    if culprit := _gil_culprit(report):
+        raise ModeUnavailable(
+            f"Mode thread needs the GIL off, and {culprit}.", hint="--mode auto or process serves all the same."
+        )
+    return Choice(Mode.THREAD, "it was asked for", report)
 
 
 def _obstacle(report: Report) -> str:
@@ -112,7 +118,6 @@ def _obstacle(report: Report) -> str:
 
 
 def _isolated(config: GatewayConfig) -> Report:
-    # Without the module there is no mode; its error says what to install.
     from . import interpreters  # noqa: F401
 
     return _checked(probe(config.app, config.images, isolated=True, timeout=config.start_timeout_seconds))
@@ -136,7 +141,3 @@ def _gil_culprit(report: Report | None) -> str:
     if report is not None and report.gil:
         return f"{report.gil} turned the GIL on"
     return "the GIL is on in this process" if gil_enabled() else ""
-
-
-def _free_threaded_build() -> bool:
-    return bool(sysconfig.get_config_var("Py_GIL_DISABLED"))

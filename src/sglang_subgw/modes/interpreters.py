@@ -6,6 +6,13 @@ import sys
 from typing import Any
 
 from ..errors import ModeUnavailable
+from .gil import free_threaded_build
+
+if free_threaded_build():
+    raise ModeUnavailable(
+        "Mode subinterp is for Pythons with a GIL, and this is a free-threaded build.",
+        hint="--mode thread gives the same here, without a copy of anything.",
+    )
 
 if sys.version_info >= (3, 14):
     from concurrent import interpreters as _interpreters

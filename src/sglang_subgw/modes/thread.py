@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from . import gil
 from .inprocess import InProcessHost
 
 
@@ -11,7 +12,17 @@ class ThreadHost(InProcessHost):
     """One thread beside the application's own."""
 
     def _run_shard(self) -> None:
+        # What turns the GIL on later costs speed only: it must not keep a shard from starting again.
+        if self._spec.generation == 1:
+            gil.require_off(self._load)
         # Here, since an interpreter installs its extension images by this package before it loads what needs them.
         from ..shard.entry import main
 
         main(dataclasses.replace(self._spec, isolated=False).to_json())
+
+    def _load(self) -> None:
+        """Import all that the shard will."""
+        from ..shard import application, entry  # noqa: F401
+
+        if self._spec.config.app:
+            application.find(self._spec.config.app)

@@ -5,29 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
 
 from ..config import GatewayConfig
 from ..contract import Slot, Word
-
-try:
-    import httptools  # noqa: F401
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as HttpProtocol
-except ImportError:
-    from uvicorn.protocols.http.h11_impl import H11Protocol as HttpProtocol  # type: ignore[assignment]
+from .connection import Connections
 
 
 class ShardServer(uvicorn.Server):
     """A uvicorn server whose connections come by `adopt`."""
 
     def __init__(self, app: Any, config: GatewayConfig, slot: Slot) -> None:
+        self._connections = Connections(slot)
         super().__init__(
             uvicorn.Config(
-                _counted(app, slot),
-                http=_counting_protocol(slot),
+                self._connections.counted(app),
+                http=self._connections.protocol,
                 ws="none",
                 lifespan="auto",
                 log_config=None,
@@ -48,6 +44,13 @@ class ShardServer(uvicorn.Server):
         self._adopting.add(task)
         task.add_done_callback(self._adopting.discard)
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn's, but a start-up that the application itself gave up is an error and not the process's exit."""
+        try:
+            await super().startup(sockets)
+        except SystemExit:
+            raise RuntimeError("The application's own start-up failed; the log says why.") from None
+
     async def wait_started(self, serving: asyncio.Task[None]) -> None:
         """Until the application's own start-up is through; raises what ended `serving` before that."""
         while not self.started:
@@ -55,6 +58,13 @@ class ShardServer(uvicorn.Server):
                 serving.result()
                 raise RuntimeError("The application ended while it started.")
             await asyncio.sleep(0.001)
+
+    async def retire(self, give_away: Callable[[int], bool]) -> None:
+        """Give every connection away once it is between two requests, then end `serve`."""
+        self._connections.move_on(give_away)
+        while self._adopting or self.server_state.connections:
+            await asyncio.sleep(0.01)
+        self.should_exit = True
 
     async def drain(self, timeout: float) -> None:
         """Let open requests finish, then end `serve`; connections without a request are closed."""
@@ -84,48 +94,3 @@ class ShardServer(uvicorn.Server):
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
         return protocol
-
-
-def _counting_protocol(slot: Slot) -> type[asyncio.Protocol]:
-    class CountingProtocol(HttpProtocol):
-        """uvicorn's protocol, with the shard's open connections in its slot."""
-
-        _fresh = False
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            slot.add(Word.CONNECTIONS)
-            slot.add(Word.FRESH)
-            self._fresh = True
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self._fresh and self.cycle is not None:
-                # Later than the first step of the request's task, which counts the request itself.
-                self.loop.call_soon(self._not_fresh)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
-            self._not_fresh()
-            slot.add(Word.CONNECTIONS, -1)
-
-        def _not_fresh(self) -> None:
-            if self._fresh:
-                self._fresh = False
-                slot.add(Word.FRESH, -1)
-
-    return CountingProtocol
-
-
-def _counted(app: Any, slot: Slot) -> Any:
-    async def counted(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await app(scope, receive, send)
-            return
-        slot.add(Word.HTTP_REQUESTS)
-        try:
-            await app(scope, receive, send)
-        finally:
-            slot.add(Word.HTTP_REQUESTS, -1)
-
-    return counted

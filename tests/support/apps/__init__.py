@@ -1,0 +1,1 @@
+"""Applications as users write them, for --app."""
