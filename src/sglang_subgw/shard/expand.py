@@ -12,6 +12,10 @@ from .rids import HEALTH_CHECK
 from .sampling import sample_count
 
 
+MAX_ANSWERS: Final = 16384
+"""In one request; each takes memory in the shard before the engine can say no."""
+
+
 @dataclass(slots=True)
 class Prompt:
     """One prompt of a request, with the fields that can differ from prompt to prompt."""
@@ -51,6 +55,12 @@ def expand(request: GenerateRequest) -> Plan:
     is_batch, count = _shape(request)
     params = request.sampling_params
     samples = _samples(params, count)
+    if count * samples > MAX_ANSWERS:
+        raise RequestRejected(
+            f"One request may ask for {MAX_ANSWERS} answers, not for {count * samples} "
+            f"({count} prompts, n={samples}): send several.",
+            param="n",
+        )
     # SGLang answers several samples of one prompt as a batch.
     is_single = not is_batch and samples == 1
     rids, batch_name = _names(request.rid, count, is_single=is_single)
