@@ -12,6 +12,7 @@ from .errors import SubgwError
 COMMANDS: Final = {
     "serve": ".cli.serve:serve",
     "attach": ".cli.attach:attach",
+    "doctor": ".cli.doctor:doctor",
 }
 """Each imported only when it is asked for: `attach` runs where there is no sglang."""
 

@@ -10,8 +10,13 @@ from ..modes.choose import Choice, choose
 
 
 def settle(config: GatewayConfig) -> Choice:
-    """`choose`, with the current directory importable as under python -m, for --app."""
+    """`choose`, with the application importable."""
+    importable(config)
+    return choose(config)
+
+
+def importable(config: GatewayConfig) -> None:
+    """Make --app importable from the current directory, as everything is under python -m."""
     here = os.getcwd()
     if config.app and "" not in sys.path and here not in sys.path:
         sys.path.insert(0, here)
-    return choose(config)

@@ -36,7 +36,9 @@ class AttachCommand:
     """The pid of an engine's owner, or the name of its segment."""
 
 
-class _Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
+    """Wrong options are ConfigErrors."""
+
     def error(self, message: str) -> None:  # type: ignore[override]
         raise ConfigError(message[:1].upper() + message[1:] + ".", hint=f"{self.prog} --help lists the options.")
 
@@ -107,7 +109,7 @@ def _refuse_gateway_options(parser: argparse.ArgumentParser, options: argparse.N
 def _parser(prog: str, *, description: str, epilog: str = "") -> argparse.ArgumentParser:
     """A parser with the options that every gateway has."""
     default = GatewayConfig()
-    parser = _Parser(
+    parser = CommandParser(
         prog=prog,
         description=description,
         epilog=epilog,

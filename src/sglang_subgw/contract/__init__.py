@@ -1,7 +1,7 @@
 """The shared-memory contract between an engine and its shards: what is in it, publish, attach."""
 
 from .facts import REQUIRED, EngineContract, FeatureFacts, FieldList, ModelFacts, WireFacts
-from .segment import GatewayState, Segment, process_start_time, segment_names, sweep_stale
+from .segment import GatewayState, Segment, process_start_time, segment_names, stale_segments, sweep_stale
 from .slots import ShardState, Slot, Word
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "Word",
     "process_start_time",
     "segment_names",
+    "stale_segments",
     "sweep_stale",
 ]

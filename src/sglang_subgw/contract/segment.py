@@ -170,15 +170,17 @@ def segment_names() -> dict[str, int]:
     return {name: int(match[1]) for name, match in found if match is not None}
 
 
+def stale_segments() -> list[str]:
+    """The names of the segments whose owners are gone."""
+    return [name for name, pid in segment_names().items() if not _owner_lives(_SHM_DIR / name, pid)]
+
+
 def sweep_stale() -> list[str]:
     """Unlink the segments of owners that are gone (killed ones can't do it themselves); returns their names."""
     removed = []
-    for name, pid in segment_names().items():
-        path = _SHM_DIR / name
-        if _owner_lives(path, pid):
-            continue
+    for name in stale_segments():
         try:
-            path.unlink(missing_ok=True)
+            (_SHM_DIR / name).unlink(missing_ok=True)
         except PermissionError:
             # Another user's: theirs to remove.
             continue

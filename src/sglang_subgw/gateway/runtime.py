@@ -24,15 +24,21 @@ def remove_runtime_dir(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def sweep_stale_dirs() -> list[Path]:
-    """Remove this user's directories whose owners are gone; returns their paths."""
-    removed = []
+def stale_dirs() -> list[Path]:
+    """This user's directories whose owners are gone."""
+    found = []
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         match = re.fullmatch(rf"{_PREFIX}(\d+)-(\d+)-\w+", path.name)
         if match is None or path.is_symlink() or path.stat().st_uid != os.getuid():
             continue
-        if process_start_time(int(match[1])) == int(match[2]):
-            continue
+        if process_start_time(int(match[1])) != int(match[2]):
+            found.append(path)
+    return found
+
+
+def sweep_stale_dirs() -> list[Path]:
+    """Remove this user's directories whose owners are gone; returns their paths."""
+    removed = stale_dirs()
+    for path in removed:
         shutil.rmtree(path, ignore_errors=True)
-        removed.append(path)
     return removed

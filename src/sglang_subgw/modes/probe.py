@@ -16,6 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from ..contract import process_start_time
 from . import images
 from .trail import OPTIONAL, Account
 
@@ -76,7 +77,9 @@ def probe(app: str, image_words: str, *, isolated: bool, timeout: float = 60.0) 
     """Import it all, in interpreters (`isolated`) or plainly, in a scratch process that may crash or hang."""
     started = time.monotonic()
     packages = images.select(image_words)
-    with tempfile.TemporaryDirectory(prefix="subgw-probe-") as scratch:
+    # Named as a gateway's own directory is, so that what is left of a killed process is swept like that.
+    prefix = f"subgw-{os.getpid()}-{process_start_time(os.getpid()) or 0}-"
+    with tempfile.TemporaryDirectory(prefix=prefix) as scratch:
         trail, said = Path(scratch, "trail"), Path(scratch, "said")
         with trail.open("wb") as trail_file, said.open("wb") as said_file:
             spec = {

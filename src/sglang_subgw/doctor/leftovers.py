@@ -1,0 +1,63 @@
+"""What killed processes left behind: their segments, their directories and the sockets in those."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ..contract import process_start_time, stale_segments
+from ..gateway.runtime import stale_dirs
+
+_SHM_DIR: Final = Path("/dev/shm")
+_SGLANG_SEGMENT: Final = re.compile(r"multi_tokenizer_args_(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """One thing of a dead owner's."""
+
+    kind: str
+    """"segment", "directory", or "sglang segment" (SGLang's own, of a dead engine)."""
+    path: Path
+    bytes: int
+    sockets: int = 0
+    """Unix sockets in the directory."""
+
+    def remove(self) -> bool:
+        """Remove it; False when that isn't permitted."""
+        try:
+            if self.path.is_dir():
+                shutil.rmtree(self.path)
+            else:
+                self.path.unlink()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
+
+def leftovers() -> list[Leftover]:
+    """All of this user's."""
+    found = [Leftover("segment", path, path.stat().st_size) for path in _own(_SHM_DIR / n for n in stale_segments())]
+    found += [Leftover("sglang segment", path, path.stat().st_size) for path in _own(_sglang_segments())]
+    for directory in stale_dirs():
+        files = [path.lstat() for path in directory.rglob("*")]
+        sockets = sum(stat.S_ISSOCK(file.st_mode) for file in files)
+        found.append(Leftover("directory", directory, sum(file.st_size for file in files), sockets))
+    return found
+
+
+def _own(paths: Iterable[Path]) -> list[Path]:
+    return [path for path in paths if path.exists() and path.stat().st_uid == os.geteuid()]
+
+
+def _sglang_segments() -> list[Path]:
+    found = ((path, _SGLANG_SEGMENT.fullmatch(path.name)) for path in sorted(_SHM_DIR.glob("multi_tokenizer_args_*")))
+    return [path for path, match in found if match is not None and process_start_time(int(match[1])) is None]
