@@ -9,10 +9,10 @@ PYTEST_ARGS ?=
 moved = $(shell [ "$$(cat $(1)/.installed 2>/dev/null)" = "$(CURDIR)" ] || echo FORCE)
 inputs = pyproject.toml tools/constraints.txt tools/install.sh tools/warm_up.py
 
-.PHONY: help serve install test lint format lock clean FORCE
+.PHONY: help serve install test free-threaded lint format lock clean FORCE
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo 'make serve MODEL=/path/to/model ARGS="--shards 2 --mode process --port 8000"'
 	@echo 'make test ENVS="py313 lint" PYTEST_ARGS="-k stream"'
@@ -32,6 +32,9 @@ install: .venv/.installed ## only install (.venv, with SGLang 0.5.23)
 test: .venv-tools/.installed ## tox: every environment this machine can provide; ENVS="py313 lint" for some
 	@.venv-tools/bin/python tools/run_tox.py $(ENVS) -- $(PYTEST_ARGS)
 
+free-threaded: ## find or build a free-threaded CPython 3.13 (about 5 minutes, once) and print its path
+	@tools/build_free_threaded.sh
+
 lint: .venv-tools/.installed ## ruff and mypy alone
 	@.venv-tools/bin/python tools/run_tox.py lint
 
@@ -41,7 +44,7 @@ format: .venv-tools/.installed ## let ruff reformat and fix
 
 lock: .venv-tools/.installed ## bring tools/constraints.txt up to date with pyproject.toml
 	@UV_SYSTEM_CERTS=1 .venv-tools/bin/uv pip compile -q --upgrade --universal --python-version 3.13 --no-annotate --no-header \
-		--group engine --group test --group lint --group tools --output-file tools/constraints.txt pyproject.toml
+		--extra fast --group engine --group test --group lint --group tools --output-file tools/constraints.txt pyproject.toml
 	@echo "tools/constraints.txt: $$(grep -c == tools/constraints.txt) packages"
 
 clean: ## remove the environments and caches of this folder

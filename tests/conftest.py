@@ -14,7 +14,13 @@ import pytest
 from sglang_subgw.config import SHARD_MODES, Mode
 from sglang_subgw.engine.simulated import SimulatedEngine
 from support.leftovers import Snapshot, left_since
+from support.modes import skip_unavailable
 from support.stack import Stack, running_stack
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modes that this Python doesn't have are skipped."""
+    skip_unavailable(items)
 
 
 @pytest.fixture(autouse=True)

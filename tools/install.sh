@@ -61,7 +61,7 @@ if [ "$venv" = .venv ]; then
     free=$(df -Pk . | awk 'NR == 2 { print int($4 / 1048576) }')
     [ "$free" -ge 14 ] || say "warning: $free GB free here; SGLang and the download cache take about 11 GB (20 GB when the cache is on another disk)"
     say "installing SGLang and this project: about 200 packages, 4 GB to download the first time (3 to 5 minutes), under a minute later"
-    "$uv" pip install --python "$venv" --group engine --editable . >&2
+    "$uv" pip install --python "$venv" --group engine --editable '.[fast]' >&2
     say "importing SGLang once, so that later starts find its bytecode: about a minute in a new environment"
     "$venv/bin/python" tools/warm_up.py >&2
 else
