@@ -17,6 +17,7 @@ from sglang_subgw.engine.published import PublishedEngine
 from sglang_subgw.engine.simulated import SimulatedEngine, SimulatedEngineProcess
 from support.attached import CommandProcess, attached, simulated_owner
 from support.client import client, raw_request, read_until
+from support.modes import needs
 from support.stack import generate_body
 
 LONG = generate_body("abc", 4000, stream=True, ignore_eos=True)
@@ -145,6 +146,7 @@ def test_the_reason_of_a_failed_engine_is_passed_on(runtime_dir: Path):
         assert last_line(gateway) == "sglang_subgw: simulated crash"
 
 
+@needs(Mode.SUBINTERP)
 def test_a_stopped_engine_lets_its_gateways_drain():
     with engine_only() as owner:
         assert f"attach {owner.pid}" in owner.banner

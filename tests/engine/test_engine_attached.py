@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sglang_subgw.config import GatewayConfig
+from sglang_subgw.config import GatewayConfig, Mode
 from sglang_subgw.contract import GatewayState, Segment
 from sglang_subgw.engine import attachable, attached
 from sglang_subgw.engine.attached import AttachedEngine
@@ -20,6 +20,7 @@ from sglang_subgw.engine.published import PublishedEngine
 from sglang_subgw.engine.simulated import SimulatedEngine, SimulatedEngineProcess
 from sglang_subgw.errors import ContractError
 from sglang_subgw.gateway import Gateway
+from support.modes import needs
 from support.stack import generate_body
 
 
@@ -129,6 +130,7 @@ def test_the_owner_s_death_is_noticed(runtime_dir: Path, monkeypatch: pytest.Mon
         assert len(reasons) == 2, "who asks later is told as well"
 
 
+@needs(Mode.SUBINTERP)
 def test_gateways_side_by_side_on_one_engine_keep_to_themselves(engine: SimulatedEngine, published: PublishedEngine):
     config = GatewayConfig(shards=2, mode="subinterp", port=0, log_level="warning")
     with (

@@ -17,6 +17,7 @@ from sglang_subgw.contract import ShardState
 from sglang_subgw.engine.simulated import SimulatedEngine
 from sglang_subgw.errors import EngineDied, ModeUnavailable, ShardFailed, ShardStartError
 from sglang_subgw.gateway import Gateway
+from support.modes import needs
 
 MODES = SHARD_MODES
 
@@ -118,6 +119,7 @@ def test_public_bugs_18_library_use_installs_no_signal_handlers(engine):
     assert now == before
 
 
+@needs(Mode.SUBINTERP)
 def test_a_module_that_can_not_load_in_a_subinterpreter_is_named(engine):
     with pytest.raises(ModeUnavailable, match="zmq"):
         Gateway(engine, config(mode=Mode.SUBINTERP, images="off")).start()

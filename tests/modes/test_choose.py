@@ -174,6 +174,7 @@ def test_thread_mode_under_a_gil_warns(caplog):
     assert "this Python has a GIL" in caplog.text
 
 
+@needs_gil
 def test_the_mode_that_was_asked_for_needs_no_probe_where_it_is_known_to_work():
     assert choose(GatewayConfig(mode=Mode.SUBINTERP)).report is None
     assert choose(GatewayConfig(mode=Mode.PROCESS)).report is None

@@ -8,8 +8,14 @@ import threading
 
 import pytest
 
+from sglang_subgw.config import Mode
 from sglang_subgw.errors import ConfigError
-from sglang_subgw.modes import images, interpreters
+from sglang_subgw.modes import images
+from support.modes import skip_module_without
+
+skip_module_without(Mode.SUBINTERP)
+
+from sglang_subgw.modes import interpreters  # noqa: E402
 
 
 @pytest.mark.parametrize(

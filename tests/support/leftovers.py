@@ -49,14 +49,24 @@ class Snapshot:
         return {name: what for name, what in found.items() if what}
 
 
-def left_since(before: Snapshot) -> dict[str, list[str]]:
-    """What is still there that was not there before, once everything had a moment to end."""
+def left_since(before: Snapshot, *, but_for_threads: str = "") -> dict[str, list[str]]:
+    """What is still there that was not there before, once everything had a moment to end.
+
+    Threads whose name begins with `but_for_threads` don't count.
+    """
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while left := Snapshot.take().since(before):
+    while left := _without(Snapshot.take().since(before), but_for_threads):
         if time.monotonic() > deadline:
             break
         time.sleep(0.02)
     return left
+
+
+def _without(left: dict[str, list[str]], prefix: str) -> dict[str, list[str]]:
+    if not prefix:
+        return left
+    kept = {**left, "threads": [name for name in left.get("threads", ()) if not name.startswith(prefix)]}
+    return {kind: names for kind, names in kept.items() if names}
 
 
 def _children() -> list[str]:

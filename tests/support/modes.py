@@ -1,13 +1,17 @@
-"""Which modes this Python has: the one place that says what is skipped, and why."""
+"""Which modes and wire formats this Python has: the one place that says what is skipped, and why."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterable
+from typing import Final
 
 import pytest
 
 from sglang_subgw.config import Mode
 from sglang_subgw.modes.gil import free_threaded_build
+
+_MSGSPEC: Final = importlib.util.find_spec("msgspec") is not None
 
 
 def why_not(mode: Mode) -> str:
@@ -22,11 +26,23 @@ def needs(mode: Mode) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(why_not(mode)), reason=why_not(mode) or "has it")
 
 
+def skip_module_without(mode: Mode) -> None:
+    """Skip the calling test module, before it imports what is about the mode."""
+    if reason := why_not(mode):
+        pytest.skip(reason, allow_module_level=True)
+
+
 def skip_unavailable(items: Iterable[pytest.Item]) -> None:
-    """Skip every test that has a mode among its parameters which this Python can't have."""
+    """Skip every test that has a mode, or a wire format, among its parameters which this Python can't have."""
     for item in items:
         callspec = getattr(item, "callspec", None)
         for value in callspec.params.values() if callspec is not None else ():
-            for mode in value if isinstance(value, tuple) else (value,):
-                if isinstance(mode, Mode) and (reason := why_not(mode)):
+            for one in value if isinstance(value, tuple) else (value,):
+                if reason := _why_skip(one):
                     item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _why_skip(parameter: object) -> str:
+    if isinstance(parameter, Mode):
+        return why_not(parameter)
+    return "msgpack needs msgspec, which is not there" if parameter == "msgpack" and not _MSGSPEC else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..config import Fallback, GatewayConfig, Mode
 from ..errors import ConfigError, ModeUnavailable
-from . import images
+from . import gil, images
 from .gil import free_threaded_build
 from .probe import Report, Status, probe
 from .trail import gil_enabled
@@ -96,7 +96,7 @@ def _subinterp(config: GatewayConfig) -> Choice:
 
 
 def _thread(config: GatewayConfig) -> Choice:
-    report = _plain(config) if config.app or free_threaded_build() else None
+    report = _plain(config) if config.app else None
     if not free_threaded_build():
         return Choice(
             Mode.THREAD,
@@ -104,11 +104,17 @@ def _thread(config: GatewayConfig) -> Choice:
             report,
             warning="this Python has a GIL, which all shards share: good for comparison, not for speed.",
         )
+    # The application was tried elsewhere first; a shard's own modules are imported here in any case.
+    gil.require_off(_import_shard)
     if culprit := _gil_culprit(report):
         raise ModeUnavailable(
             f"Mode thread needs the GIL off, and {culprit}.", hint="--mode auto or process serves all the same."
         )
     return Choice(Mode.THREAD, "it was asked for", report)
+
+
+def _import_shard() -> None:
+    from ..shard import entry  # noqa: F401
 
 
 def _obstacle(report: Report) -> str:

@@ -203,7 +203,7 @@ def _loop_factory(choice: EventLoop) -> Callable[[], asyncio.AbstractEventLoop] 
 def _configure_logging(spec: ShardSpec) -> None:
     # In a thread of the gateway's own interpreter the host application's logging is already there, and stays.
     root = logging.getLogger()
-    if root.handlers:
+    if not spec.isolated or root.handlers:
         return
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)s shard {spec.index}: %(message)s"))

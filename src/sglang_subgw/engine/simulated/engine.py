@@ -82,7 +82,7 @@ class SimulatedEngine:
 
     def router_alive(self) -> bool:
         """Whether requests still reach the scheduler."""
-        return self._thread is not None and self._thread.is_alive() and not self._router_dead
+        return self._thread is not None and self._thread.is_alive() and not (self._router_dead or self.death_reason)
 
     def shutdown(self) -> None:
         """Stop the engine; the same as `stop`."""
