@@ -35,9 +35,9 @@ def _finite(text: str) -> float:
 def _standard_dumps(value: Any) -> bytes:
     """Compact UTF-8 JSON; a number that is not finite becomes null."""
     try:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_named)
     except ValueError:
-        text = json.dumps(_finite_only(value), ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(_finite_only(value), ensure_ascii=False, separators=(",", ":"), default=_named)
     return text.encode("utf-8", "replace")
 
 
@@ -51,6 +51,11 @@ def _finite_only(value: Any) -> Any:
     return value
 
 
+def _named(value: Any) -> str:
+    """A value of the engine's that has no JSON form and no reader here: the name of its kind."""
+    return f"<{type(value).__name__}>"
+
+
 def _msgspec_loads(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
@@ -59,4 +64,4 @@ def _msgspec_loads(data: bytes) -> Any:
 
 
 loads: Callable[[bytes], Any] = _standard_loads if msgspec is None else _msgspec_loads
-dumps: Callable[[Any], bytes] = _standard_dumps if msgspec is None else msgspec.json.Encoder().encode
+dumps: Callable[[Any], bytes] = _standard_dumps if msgspec is None else msgspec.json.Encoder(enc_hook=_named).encode

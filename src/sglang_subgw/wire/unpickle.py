@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ..errors import WireError
 from .message import Message, Opaque
+from .numpy_values import NUMPY_VALUES
 
 
 def _rebuild(cls: type[Opaque], fields: dict[str, Any]) -> Message:
@@ -30,6 +31,7 @@ _ALLOWED: Final[dict[tuple[str, str], Callable[..., Any]]] = {
     ("builtins", "bytearray"): bytearray,
     ("builtins", "complex"): complex,
     ("collections", "OrderedDict"): dict,
+    **NUMPY_VALUES,
 }
 
 _MAX_STAND_INS: Final = 4096
