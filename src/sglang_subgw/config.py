@@ -59,6 +59,10 @@ class GatewayConfig:
     start_timeout_seconds: float = 60.0
     drain_timeout_seconds: float = 60.0
     health_timeout_seconds: float = 20.0
+    stall_seconds: float = 2.0
+    """A shard whose loop has not turned for so long gets no new connections."""
+    stall_kill_seconds: float = 20.0
+    """One that has not for so long is killed, where its mode allows that."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", _member(Mode, self.mode, "mode"))
@@ -73,6 +77,8 @@ class GatewayConfig:
             "start_timeout_seconds",
             "drain_timeout_seconds",
             "health_timeout_seconds",
+            "stall_seconds",
+            "stall_kill_seconds",
         ):
             _check(getattr(self, name) > 0, f"{name} must be more than 0, not {getattr(self, name)}")
 

@@ -249,3 +249,65 @@ def test_stop_ends_now_and_may_be_called_twice(engine, mode):
     stream.join(5)
     assert not stream.is_alive()
     assert engine.wait_idle(5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_shards_start_again_one_by_one_under_load_with_no_failed_request(engine, mode):
+    """Kept-alive connections move to another shard; a stream is finished by the shard that began it."""
+    with Gateway(engine, config(mode=mode, drain_timeout_seconds=20)) as gateway:
+        stream = Stream(gateway, tokens=100)
+        failures: list[str] = []
+        served = [0]
+        stop = threading.Event()
+
+        def load() -> None:
+            body = {"text": "hello world", "sampling_params": {"max_new_tokens": 2}}
+            with httpx.Client(timeout=30) as client:
+                while not stop.is_set():
+                    try:
+                        answer = client.post(f"{gateway.urls[0]}/generate", json=body)
+                        if answer.status_code != 200:
+                            failures.append(f"{answer.status_code} {answer.text}")
+                        served[0] += 1
+                    except httpx.HTTPError as exc:
+                        failures.append(repr(exc))
+
+        clients = [threading.Thread(target=load) for _ in range(4)]
+        for client in clients:
+            client.start()
+        until(lambda: served[0] > 10)
+        gateway.restart_shards()
+        until(lambda: all(s["generation"] == 2 and s["state"] == "ready" for s in gateway.shards), 50)
+        after = served[0]
+        until(lambda: served[0] > after + 10)
+        stop.set()
+        for client in clients:
+            client.join()
+        assert failures == []
+        stream.join()
+        assert stream.error is None
+        assert '"finish_reason":{"type":"length","length":100}' in stream.events[-2]
+    assert engine.violations == []
+
+
+def test_a_single_shard_starts_again_with_no_failed_request(engine):
+    with Gateway(engine, config(mode=Mode.PROCESS, shards=1)) as gateway, httpx.Client(timeout=30) as client:
+        assert client.post(f"{gateway.urls[0]}/generate", json={"text": "hello"}).status_code == 200
+        gateway.restart_shards()
+        until(lambda: gateway.shards[0]["state"] != "ready")
+        # Its connection waits with the gateway until the shard is there again.
+        assert client.post(f"{gateway.urls[0]}/generate", json={"text": "hello"}).status_code == 200
+        assert gateway.shards[0]["generation"] == 2
+
+
+def test_a_stalled_process_shard_is_reported_avoided_and_killed(engine, caplog):
+    limits = {"stall_seconds": 0.7, "stall_kill_seconds": 3.0}
+    with Gateway(engine, config(mode=Mode.PROCESS, **limits)) as gateway:
+        victim = gateway.shards[0]["pid"]
+        os.kill(victim, signal.SIGSTOP)
+        until(lambda: "Shard 0 is stalled" in caplog.text)
+        answers = [generate(gateway) for _ in range(4)]
+        assert {answer.headers["x-sglang-subgw-shard"] for answer in answers} == {"1"}
+        until(lambda: gateway.shards[0]["generation"] == 2 and gateway.shards[0]["state"] == "ready")
+        assert gateway.shards[0]["pid"] != victim
+        assert "Shard 0 was killed" in caplog.text

@@ -137,6 +137,11 @@ class Gateway:
         self._supervisor.join(timeout)
         return not self._supervisor.is_alive()
 
+    def restart_shards(self) -> None:
+        """Begin to start every shard again, one after the other, while the others serve; no request fails by it."""
+        if self._supervisor is not None:
+            self._supervisor.restart_shards()
+
     def begin_drain(self, timeout: float | None = None) -> None:
         """Stop accepting and let requests finish for up to `timeout` seconds (default: the configured)."""
         if self._supervisor is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from typing import Any
 
 from ..channel import Channel, ChannelClosedError
@@ -18,6 +19,7 @@ _BACKOFF_SECONDS = (0.0, 0.1, 0.5, 1.0, 2.0)
 _STEADY_SECONDS = 60.0
 """A shard that served this long starts again with no back-off."""
 _JOIN_SECONDS = 2.0
+_AFTER_RETIREMENT_SECONDS = 5.0
 
 
 class ShardHandle:
@@ -28,6 +30,11 @@ class ShardHandle:
         self.generation = 0
         self.ended = True
         self.stopping = False
+        """It was told to end, and gets no more connections."""
+        self.stalled = False
+        """Its loop has not turned for a while."""
+        self._again = False
+        self._retire_by: float | None = None
         self._config = config
         self._segment = segment
         self._scratch_dir = scratch_dir
@@ -54,7 +61,7 @@ class ShardHandle:
     @property
     def serving(self) -> bool:
         """Connections may be handed to it."""
-        return self._ready and not self.ended and not self.stopping
+        return self._ready and not self.ended and not self.stopping and not self.stalled
 
     @property
     def answering(self) -> bool:
@@ -71,7 +78,9 @@ class ShardHandle:
         """When the supervisor must look at it next, in time.monotonic's seconds."""
         if self.ended:
             return None if self.stopping else self._start_again_at
-        return None if self._ready else self._started_at + self._config.start_timeout_seconds
+        if self._ready:
+            return self._retire_by
+        return self._started_at + self._config.start_timeout_seconds
 
     @property
     def hopeless(self) -> bool:
@@ -91,10 +100,21 @@ class ShardHandle:
         """It has been starting for longer than it may."""
         return self.starting and now > self._started_at + self._config.start_timeout_seconds
 
+    def overdue(self, now: float) -> bool:
+        """It was to start again, and has not ended for longer than it may."""
+        return self._retire_by is not None and not self.ended and now > self._retire_by
+
+    def silent_seconds(self) -> float:
+        """Since its loop last turned; 0 while it isn't ready."""
+        if self.ended or not self._ready:
+            return 0.0
+        return (time.monotonic_ns() - self._slot.get(Word.HEARTBEAT_NS)) / 1e9
+
     def start(self, now: float) -> None:
         """Begin its next life."""
         self.generation += 1
-        self.ended = self._ready = self._told_stopped = False
+        self.ended = self._ready = self._told_stopped = self.stalled = self._again = False
+        self._retire_by = None
         self._reason = ""
         self._started_at = now
         self._slot.set(Word.ACCEPTED, self._slot.get(Word.CONNECTIONS_SEEN))
@@ -135,6 +155,12 @@ class ShardHandle:
         if not self.ended:
             self.send("drain", timeout=timeout)
 
+    def restart(self, now: float, timeout: float) -> None:
+        """Let it finish what runs for up to `timeout` seconds, give its connections away, and start again."""
+        self.stopping = self._again = True
+        self._retire_by = now + timeout + _AFTER_RETIREMENT_SECONDS
+        self.send("retire", timeout=timeout)
+
     def kill(self) -> bool:
         """End it by force; False where the mode can't."""
         return self._host is None or self._host.kill()
@@ -167,6 +193,9 @@ class ShardHandle:
         self.ended = True
         self._ready = False
         self._slot.set(Word.STATE, ShardState.FAILED if reason else ShardState.STOPPED)
+        if self._again and restart:
+            self.stopping = False
+            self._start_again_at = now
         if restart and reason:
             self._failures = 1 if now - self._started_at > _STEADY_SECONDS else self._failures + 1
             self._start_again_at = now + _BACKOFF_SECONDS[min(self._failures, len(_BACKOFF_SECONDS)) - 1]

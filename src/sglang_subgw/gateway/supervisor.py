@@ -61,6 +61,9 @@ class Supervisor(threading.Thread):
         self._accepting = False
         self._accept_after = 0.0
         self._stop_at: float | None = None
+        self._to_restart: deque[ShardHandle] = deque()
+        self._parked: deque[socket.socket] = deque()
+        """Connections that a shard gave away while no other could take them."""
         self.shards = [ShardHandle(index, config, segment, scratch_dir=scratch_dir) for index in range(config.shards)]
 
     # Called from any thread.
@@ -68,6 +71,10 @@ class Supervisor(threading.Thread):
     def drain(self, timeout: float) -> None:
         """Stop accepting, let what runs finish for up to `timeout` seconds, then end."""
         self._call(lambda: self._begin_stop(timeout))
+
+    def restart_shards(self) -> None:
+        """Start every shard again, one after the other, while the others serve."""
+        self._call(self._begin_restart)
 
     def fail(self, reason: str) -> None:
         """End with an error to everything in flight: the engine is gone."""
@@ -91,6 +98,7 @@ class Supervisor(threading.Thread):
             self._selector.register(self._wake_in, selectors.EVENT_READ, self._on_wake)
             while not self._ended():
                 self._start_shards()
+                self._restart_next()
                 self._watch_listeners()
                 for key, _ in self._selector.select(self._timeout()):
                     key.data()
@@ -138,17 +146,21 @@ class Supervisor(threading.Thread):
     def _on_channel(self, shard: ShardHandle) -> None:
         while True:
             try:
-                message, _ = shard.channel.receive()
+                message, fds = shard.channel.receive()
             except BlockingIOError:
                 return
             except ChannelClosedError:
                 self._on_gone(shard)
                 return
-            self._on_message(shard, message.pop("kind"), message)
+            if fds:
+                self._on_given_away(socket.socket(fileno=fds[0]))
+            else:
+                self._on_message(shard, message.pop("kind"), message)
 
     def _on_message(self, shard: ShardHandle, kind: str, message: dict[str, Any]) -> None:
         if kind == "ready":
             shard.on_ready()
+            self._hand_over_parked()
             if self._stop_at is None and not self.ready.is_set() and all(s.serving for s in self.shards):
                 self._segment.set_state(GatewayState.READY)
                 for sock in self._sockets:
@@ -171,6 +183,7 @@ class Supervisor(threading.Thread):
         reason = shard.on_gone(time.monotonic(), restart=self._stop_at is None)
         if was_expected and not reason:
             return
+        # An old life's requests must not go on in the engine with nobody to read their answers.
         self._fence(shard.index, generation)
         if self._stop_at is not None:
             log.error("Shard %d ended during the stop: %s", shard.index, reason)
@@ -186,6 +199,9 @@ class Supervisor(threading.Thread):
                 reason = f"Shard {shard.index} was not ready within {self._config.start_timeout_seconds:g} s."
                 shard.kill()
                 self._begin_failure(reason)
+            if shard.overdue(now) and not shard.kill():
+                self._begin_failure(f"Shard {shard.index} does not end, and its mode can't end it by force.")
+            self._watch_heart(shard)
         if self._stop_at is not None and now >= self._stop_at:
             self._stop_at = now + _AFTER_DRAIN_SECONDS
             for shard in self.shards:
@@ -193,6 +209,34 @@ class Supervisor(threading.Thread):
                     self.stuck.append(shard.index)
                     shard.abandon()
                     log.error("Shard %d does not end, and an interpreter can't be ended by force.", shard.index)
+
+    def _watch_heart(self, shard: ShardHandle) -> None:
+        silent = shard.silent_seconds()
+        stalled = silent > self._config.stall_seconds
+        if stalled and not shard.stalled:
+            log.error(
+                "Shard %d is stalled: its loop has not turned for %.1f s; it gets no connections.", shard.index, silent
+            )
+        elif shard.stalled and not stalled:
+            log.warning("Shard %d is no longer stalled.", shard.index)
+        shard.stalled = stalled
+        if silent > self._config.stall_kill_seconds and shard.kill():
+            log.error("Shard %d was killed: its loop had not turned for %.1f s.", shard.index, silent)
+
+    # Restarts, one shard at a time.
+
+    def _begin_restart(self) -> None:
+        self._to_restart.extend(shard for shard in self.shards if shard not in self._to_restart)
+
+    def _restart_next(self) -> None:
+        if not self._to_restart or self._stop_at is not None:
+            return
+        if any(not shard.serving and not shard.stalled for shard in self.shards):
+            return
+        now = time.monotonic()
+        shard = self._to_restart.popleft()
+        log.info("Shard %d starts again.", shard.index)
+        shard.restart(now, self._config.drain_timeout_seconds)
 
     # Connections.
 
@@ -238,6 +282,14 @@ class Supervisor(threading.Thread):
                 return True
         return False
 
+    def _on_given_away(self, connection: socket.socket) -> None:
+        self._parked.append(connection)
+        self._hand_over_parked()
+
+    def _hand_over_parked(self) -> None:
+        while self._parked and self._hand_over(self._parked[0]):
+            self._parked.popleft().close()
+
     # The end.
 
     def _begin_stop(self, timeout: float) -> None:
@@ -247,6 +299,7 @@ class Supervisor(threading.Thread):
         if self._segment.state is not GatewayState.FAILED:
             self._segment.set_state(GatewayState.DRAINING)
         self._close_listeners()
+        self._close_parked()
         for shard in self.shards:
             shard.stop(timeout)
 
@@ -267,8 +320,13 @@ class Supervisor(threading.Thread):
                 self._selector.unregister(sock)
         listener.close(self._sockets)
 
+    def _close_parked(self) -> None:
+        while self._parked:
+            self._parked.popleft().close()
+
     def _close(self) -> None:
         self._close_listeners()
+        self._close_parked()
         for shard in self.shards:
             if not shard.ended:
                 shard.kill()

@@ -60,6 +60,7 @@ class _Shard:
         self._handlers: dict[str, Callable[..., None]] = {
             "connection": self._on_connection,
             "drain": self._on_drain,
+            "retire": self._on_retire,
             "abort": self._on_abort,
             "fail": self._on_fail,
         }
@@ -161,12 +162,31 @@ class _Shard:
         self._slot.set(Word.STATE, ShardState.DRAINING)
         self._engine.draining = True
         await server.drain(timeout)
+        await self._time_is_up(timeout, "The server is stopping")
+
+    def _on_retire(self, timeout: float) -> None:
+        if self._drain_task is None and self._server is not None:
+            self._drain_task = asyncio.get_running_loop().create_task(self._retire(self._server, timeout))
+
+    async def _retire(self, server: ShardServer, timeout: float) -> None:
+        self._slot.set(Word.STATE, ShardState.DRAINING)
+        async with asyncio.TaskGroup() as group:
+            late = group.create_task(self._time_is_up(timeout, "This part of the server starts again"))
+            await server.retire(self._give_away)
+            late.cancel()
+
+    async def _time_is_up(self, timeout: float, why: str) -> None:
         await asyncio.sleep(timeout)
         self._engine.fail_all(
-            EngineUnavailable(
-                f"The server is stopping, and this request did not end within the {timeout:g} s given to it."
-            )
+            EngineUnavailable(f"{why}, and this request did not end within the {timeout:g} s given to it.")
         )
+
+    def _give_away(self, fd: int) -> bool:
+        try:
+            self._channel.send("connection", fds=(fd,))
+        except (BlockingIOError, ChannelClosedError):
+            return False
+        return True
 
     def _broadcast_abort(self, rid: str) -> None:
         _tell(self._channel, "abort", rid=rid)

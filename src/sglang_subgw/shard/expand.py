@@ -11,7 +11,6 @@ from .request import GenerateRequest
 from .rids import HEALTH_CHECK
 from .sampling import sample_count
 
-
 MAX_ANSWERS: Final = 16384
 """In one request; each takes memory in the shard before the engine can say no."""
 

@@ -1,0 +1,133 @@
+"""uvicorn's protocol with the shard's load in its slot, and connections that can move on to another shard."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+from ..contract import Slot, Word
+
+try:
+    import httptools  # noqa: F401
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as HttpProtocol
+except ImportError:
+    from uvicorn.protocols.http.h11_impl import H11Protocol as HttpProtocol  # type: ignore[assignment]
+
+
+class Connections:
+    """The open connections of one shard."""
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
+        self.open: set[Any] = set()
+        self.give_away: Callable[[int], bool] | None = None
+        self.protocol = _protocol_class(self, slot)
+        """The class for uvicorn's `http` option."""
+
+    def counted(self, app: Any) -> Any:
+        """The ASGI application, with its requests in progress in the slot."""
+        slot = self._slot
+
+        async def counted(scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            slot.add(Word.HTTP_REQUESTS)
+            try:
+                await app(scope, receive, send)
+            finally:
+                slot.add(Word.HTTP_REQUESTS, -1)
+
+        return counted
+
+    def move_on(self, give_away: Callable[[int], bool]) -> None:
+        """From now on, give each connection away as soon as it is between two requests.
+
+        `give_away` takes a copy of the descriptor and says whether somebody else has it now.
+        """
+        self.give_away = give_away
+        for connection in list(self.open):
+            connection.move_if_idle()
+
+
+def _protocol_class(connections: Connections, slot: Slot) -> type[asyncio.Protocol]:
+
+    class ShardProtocol(HttpProtocol):
+        """One client's connection."""
+
+        _fresh = False
+        _between = True
+        """No byte of a request has been read that is not answered yet."""
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            connections.open.add(self)
+            slot.add(Word.CONNECTIONS)
+            slot.add(Word.FRESH)
+            self._fresh = True
+            self.move_if_idle()
+
+        def data_received(self, data: bytes) -> None:
+            self._between = False
+            super().data_received(data)
+            if self._fresh and self.cycle is not None:
+                # Later than the first step of the request's task, which counts the request itself.
+                self.loop.call_soon(self._not_fresh)
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._between = self._nothing_begun()
+            if connections.give_away is not None:
+                # The response's last bytes may still be on their way out of the transport.
+                self.loop.call_soon(self.move_if_idle)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            connections.open.discard(self)
+            self._not_fresh()
+            slot.add(Word.CONNECTIONS, -1)
+
+        def move_if_idle(self) -> None:
+            """Give the connection to another shard if there is nothing of it that only this one knows."""
+            give_away, transport = connections.give_away, self.transport
+            if give_away is None or not self._between or transport.is_closing():
+                return
+            if transport.get_write_buffer_size():
+                self.loop.call_later(0.01, self.move_if_idle)
+                return
+            transport.pause_reading()
+            copy = os.dup(transport.get_extra_info("socket").fileno())
+            try:
+                given = give_away(copy)
+            finally:
+                os.close(copy)
+            if given:
+                transport.abort()
+            else:
+                transport.resume_reading()
+
+        def _nothing_begun(self) -> bool:
+            if hasattr(self, "conn"):
+                return not self.conn.trailing_data[0]
+            return not self.pipeline and self._complete
+
+        # httptools tells where a message begins and ends; h11 keeps what it has not used yet.
+
+        _complete = True
+
+        def on_message_begin(self) -> None:
+            self._complete = False
+            super().on_message_begin()
+
+        def on_message_complete(self) -> None:
+            self._complete = True
+            super().on_message_complete()
+
+        def _not_fresh(self) -> None:
+            if self._fresh:
+                self._fresh = False
+                slot.add(Word.FRESH, -1)
+
+    return ShardProtocol
