@@ -19,7 +19,7 @@ from .parser import ServeCommand, parse_serve
 from .progress import Progress
 from .serving import run_gateway
 from .session import run
-from .signals import Signals
+from .signals import RESTART, Signals
 
 log = logging.getLogger("sglang_subgw")
 
@@ -45,7 +45,8 @@ def _engine_only(command: ServeCommand, signals: Signals) -> int:
                 engine.on_death(lambda _: signals.events.put("ended"))
                 signals.queue_from_now()
             print(engine_banner(engine.contract, published.name, progress.seconds), flush=True)
-            event = signals.wait()
+            while (event := signals.wait()) == RESTART:
+                log.info("%s: there are no shards here to start again.", event)
             if not published.failure:
                 log.info("%s: no gateway can attach any more.", event)
                 published.draining()
@@ -85,5 +86,5 @@ def _wait_for_gateways(command: ServeCommand, contract: EngineContract, signals:
         if not told:
             told = True
             log.info("Waiting for attached gateways to drain and leave: %d.", count)
-        if signals.wait(_LOOK_SECONDS):
+        if signals.wait(_LOOK_SECONDS) not in ("", RESTART):
             return

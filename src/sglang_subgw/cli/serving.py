@@ -14,7 +14,7 @@ from ..gateway import Engine, Gateway, listener
 from .banner import banner
 from .mode import settle
 from .progress import Progress
-from .signals import Signals
+from .signals import RESTART, Signals
 
 log = logging.getLogger("sglang_subgw")
 
@@ -64,7 +64,10 @@ def _wait(gateway: Gateway, signals: Signals) -> str:
     """Until the gateway has ended, by itself or because an event asked for it; returns the first such event."""
     cause = ""
     while (event := signals.wait()) != "ended":
-        if not cause:
+        if event == RESTART:
+            log.info("%s: starting the shards again, one by one.", event)
+            gateway.restart_shards()
+        elif not cause:
             cause = event
             log.info("%s: finishing what runs, for up to %g s.", event, gateway.config.drain_timeout_seconds)
             gateway.begin_drain()

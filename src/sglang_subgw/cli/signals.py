@@ -7,7 +7,9 @@ import signal
 from types import FrameType
 from typing import Any, Final, Self
 
-HANDLED: Final = (signal.SIGTERM, signal.SIGINT)
+HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+RESTART: Final = "SIGUSR1"
+"""The event that asks for a restart of all shards, one by one."""
 
 
 class Interrupted(BaseException):
@@ -19,7 +21,7 @@ class Interrupted(BaseException):
 
 
 class Signals:
-    """A context that owns SIGTERM and SIGINT; the command line only, a library installs none."""
+    """A context that owns SIGTERM, SIGINT and SIGUSR1; the command line only, a library installs none."""
 
     def __init__(self) -> None:
         self.events: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -49,6 +51,10 @@ class Signals:
             signal.signal(signum, handler)
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        if signum == signal.SIGUSR1:
+            if self._waiting:
+                self.events.put(RESTART)
+            return
         if not self._waiting:
             raise Interrupted(signum)
         self.count += 1

@@ -160,12 +160,12 @@ def _server_args(server_args: Any) -> dict[str, Any]:
     from sglang.srt.utils import common
 
     if hasattr(common, "build_server_info"):
-        values = common.build_server_info(server_args, {})
+        raw = common.build_server_info(server_args, {})
     else:
         import dataclasses
 
-        values = dataclasses.asdict(server_args)
-    values = _plain(values)
+        raw = dataclasses.asdict(server_args)
+    values: dict[str, Any] = _plain(raw)
     for name in _SECRETS:
         if values.get(name) is not None:
             values[name] = "<redacted>"

@@ -129,11 +129,11 @@ def _temporary_files_in(directory: Path) -> Iterator[None]:
     # SGLang names its sockets by NamedTemporaryFile. Setting tempfile.tempdir would also move torch's and Triton's
     # caches, for good: they put their place into the environment.
     before = tempfile.NamedTemporaryFile
-    tempfile.NamedTemporaryFile = partial(before, dir=directory)  # type: ignore[misc, assignment]
+    tempfile.NamedTemporaryFile = partial(before, dir=directory)  # type: ignore[assignment]
     try:
         yield
     finally:
-        tempfile.NamedTemporaryFile = before  # type: ignore[misc]
+        tempfile.NamedTemporaryFile = before
 
 
 @contextmanager

@@ -36,7 +36,8 @@ def message_classes() -> tuple[type[msgspec.Struct], ...]:
 
 
 def _subclasses(cls: type) -> Iterator[type]:
-    for subclass in cls.__subclasses__():
+    subclasses: list[type] = cls.__subclasses__()
+    for subclass in subclasses:
         yield subclass
         yield from _subclasses(subclass)
 

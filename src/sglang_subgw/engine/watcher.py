@@ -56,7 +56,7 @@ class Watcher:
         return not any(future.done() for future in self._futures)
 
     def _watch(self) -> None:
-        names = {process.sentinel: name for name, process in self._children.processes.items()}
+        names: dict[Any, str] = {process.sentinel: name for name, process in self._children.processes.items()}
         ended = multiprocessing.connection.wait([*names, self._crash_signal.reader])
         crashed = self._crash_signal.reader in ended
         if crashed:
@@ -66,7 +66,7 @@ class Watcher:
         name = next((names[item] for item in ended if item in names), "")
         self._report(self._exit_reason(name) if name else self._crash_reason(names))
 
-    def _crash_reason(self, names: dict[int, str]) -> str:
+    def _crash_reason(self, names: dict[Any, str]) -> str:
         """After SIGQUIT, which a child sends once it has logged why; it ends later, or never."""
         name, words = self._children.last_words()
         if name:
