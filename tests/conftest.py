@@ -15,12 +15,22 @@ from sglang_subgw.config import SHARD_MODES, Mode
 from sglang_subgw.engine.simulated import SimulatedEngine
 from support.leftovers import Snapshot, left_since
 from support.modes import skip_unavailable
-from support.stack import Stack, running_stack
+from support.stack import Stack, generate_body, running_stack
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Modes that this Python doesn't have are skipped."""
     skip_unavailable(items)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_by_the_process() -> None:
+    """libuv's pipe for signals is made with a process's first loop and kept: it is there before anyone counts."""
+    try:
+        import uvloop
+    except ImportError:
+        return
+    uvloop.new_event_loop().close()
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +132,10 @@ def shared_stack(request: pytest.FixtureRequest, module_runtime_dir: Path) -> It
     if codec == "msgpack":
         pytest.importorskip("msgspec")
     with running_stack(module_runtime_dir, mode, codec=codec) as stack:
+        # The engine connects to a worker when it first answers it: no test's doing, and no test's leftover.
+        with stack.client_per_shard() as clients:
+            for client in clients:
+                client.post("/generate", json=generate_body("warm", 2)).raise_for_status()
         yield stack
 
 

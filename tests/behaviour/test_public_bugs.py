@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import operator
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,11 @@ async def post_all(stack: Stack, bodies: list[dict]) -> list[tuple[int, str]]:
     async with async_client(stack.address) as client:
         responses = await asyncio.gather(*(client.post("/generate", json=body) for body in bodies))
     return [(response.status_code, response.text) for response in responses]
+
+
+def messages_heard(stack: Stack) -> list[int]:
+    """How many messages each shard has handled."""
+    return [shard["messages"] for shard in stack.gateway.shards]
 
 
 def test_33858_33940_a_queue_full_abort_ends_its_request(make_stack: Callable[..., Stack]):
@@ -142,8 +148,9 @@ def test_21235_24445_24461_24462_a_pause_reaches_every_shard(make_stack: Callabl
         stack.client_per_shard() as clients,
         ThreadPoolExecutor(3) as pool,
     ):
+        heard = messages_heard(stack)
         other.send("PauseGenerationReqInput", http_worker_ipc=other.endpoint, mode="in_place")
-        assert stack.engine.wait_for(lambda: stack.engine.paused)
+        assert stack.wait_for(lambda: all(map(operator.gt, messages_heard(stack), heard)))
         before = len(stack.engine.requests())
         answers = [pool.submit(client.post, "/generate", json=generate_body("abc", 3)) for client in clients]
         stack.engine.wait_for(lambda: False, timeout=0.2)

@@ -31,14 +31,16 @@ class CommandProcess:
     """A context in which the command runs; `ready` waits for its banner."""
 
     def __init__(self, *arguments: str, program: str = _WITHOUT_SGLANG, python: str = sys.executable) -> None:
-        self._command = [python, "-c", program, *arguments]
+        self._command = [python, *(("-c", program) if program else ("-m", "sglang_subgw")), *arguments]
+        # Unset: an engine's start takes four times as long without bytecode.
+        self._environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
         self._lines: list[str] = []
         self._banner: list[str] = []
         self._banner_seen = threading.Event()
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            self._command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}
+            self._command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self._environment
         )
         self._readers = [threading.Thread(target=self._read_errors), threading.Thread(target=self._read_banner)]
         for reader in self._readers:
@@ -49,7 +51,7 @@ class CommandProcess:
         if self._process.poll() is None:
             self._process.terminate()
             try:
-                self._process.wait(20)
+                self._process.wait(60)
             except subprocess.TimeoutExpired:
                 self._process.kill()
         self._process.wait()
@@ -115,6 +117,11 @@ def attached(
     return CommandProcess(
         "attach", str(target), "--mode", mode, "--shards", str(shards), "--port", "0", *options, python=python
     )
+
+
+def sglang_owner() -> CommandProcess:
+    """A real engine, alone."""
+    return CommandProcess("--engine-only", program="")
 
 
 def simulated_owner(*options: str) -> CommandProcess:

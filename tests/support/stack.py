@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,15 @@ class Stack:
     def wait_idle(self, timeout: float = 5.0) -> None:
         """Until nothing waits or runs in the engine."""
         assert self.engine.wait_idle(timeout), f"{self.engine.running()} requests still run"
+
+    def wait_for(self, condition: Callable[[], bool], timeout: float = 5.0) -> bool:
+        """Wait for something in the shards' counters, which nothing tells of."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        return True
 
     def check(self) -> None:
         """What holds after every test: no worker broke a rule, and the router lives."""
