@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -189,13 +190,17 @@ def test_a_serving_gateway_s_engine_can_be_attached_to():
         assert owner.wait() == 0, owner.log
 
 
-def test_an_engine_only_owner_that_dies_says_why_and_fails():
-    with engine_only() as owner:
-        os.kill(owner.pid, signal.SIGKILL)
-        assert owner.wait() == -signal.SIGKILL
+def test_what_a_killed_engine_left_is_removed_by_its_gateway():
+    with engine_only() as owner, attached(owner.pid, mode="process", shards=1) as gateway:
+        assert generate(gateway) == "abc"
+        assert len(list(Path(tempfile.gettempdir()).glob(f"subgw-{owner.pid}-*"))) == 1
+        owner.send(signal.SIGKILL)
+        assert gateway.wait() == 1
+        assert segments_of(owner.pid) == segments_of(gateway.pid) == []
+        assert list(Path(tempfile.gettempdir()).glob(f"subgw-{owner.pid}-*")) == []
         with attached(owner.pid, mode="process") as late:
             assert late.wait() == 1
-            assert f"'{owner.pid}' is neither the pid nor the segment" in late.log
+            assert f"'{owner.pid}' is neither the pid nor the segment" in last_line(late)
 
 
 def test_what_can_be_attached_to_is_listed(published: PublishedEngine):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sglang_subgw.cli.parser import parse_serve
+from sglang_subgw.cli.parser import parse_attach, parse_serve
 from sglang_subgw.config import GatewayConfig, Mode
 from sglang_subgw.errors import ConfigError
 
@@ -45,3 +45,21 @@ def test_a_wrong_value_is_named(argv, named):
 def test_the_configuration_survives_its_json():
     config = parse_serve(["--shards", "7", "--mode", "process", "--images", "auto,-uvloop"]).config
     assert GatewayConfig.from_json(config.to_json()) == config
+
+
+def test_an_engine_alone_takes_the_engine_s_options_and_refuses_a_gateway_s():
+    command = parse_serve(["--engine-only", "--model-path", "DIR", "--drain-timeout", "5"])
+    assert command.engine_only
+    assert command.engine_argv == ("--model-path", "DIR", "--log-level", "error")
+    for option in (["--shards", "2"], ["--mode", "process"], ["--port", "8000"], ["--tokenizer-worker-num", "2"]):
+        with pytest.raises(ConfigError, match=f"{option[0]} says nothing to --engine-only"):
+            parse_serve(["--engine-only", *option])
+
+
+def test_attach_takes_a_target_and_a_gateway_s_options_and_none_of_sglang_s():
+    command = parse_attach(["4711", "--shards", "2", "--mode", "process", "--port", "0"])
+    assert (command.target, command.config.shards, command.config.mode) == ("4711", 2, Mode.PROCESS)
+    with pytest.raises(ConfigError, match="--model-path"):
+        parse_attach(["4711", "--model-path", "DIR"])
+    with pytest.raises(ConfigError, match=r"PID\|NAME"):
+        parse_attach([])

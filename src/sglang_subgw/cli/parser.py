@@ -12,7 +12,7 @@ from ..errors import ConfigError
 _EPILOG = """\
 Every other option is SGLang's own and is passed on unchanged (python -m sglang.launch_server --help lists them).
 Without --model-path a small built-in demo model is served on the CPU.
-Other commands: attach, to serve another process's engine (attach --help).
+Other commands: attach, to serve another process's engine; doctor, to see what this machine can do.
 """
 _GATEWAY_ONLY = ("shards", "tokenizer_worker_num", "mode", "fallback", "app", "host", "port", "loop", "images")
 

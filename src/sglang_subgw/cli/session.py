@@ -20,9 +20,17 @@ def run(log_level: str, command: Callable[[Signals], int]) -> int:
     )
     with Signals() as signals:
         try:
-            for removed in (*sweep_stale(), *sweep_stale_dirs()):
+            for removed in _sweep():
                 log.info("Removed what an earlier gateway that was killed left behind: %s", removed)
             return command(signals)
         except Interrupted as exc:
             log.warning("Stopped by %s before it served.", exc)
             return 128 + exc.signum
+        finally:
+            # The engine that it was attached to may have been killed.
+            signals.queue_from_now()
+            _sweep()
+
+
+def _sweep() -> list[str]:
+    return [*sweep_stale(), *map(str, sweep_stale_dirs())]
