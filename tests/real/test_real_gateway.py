@@ -75,6 +75,7 @@ def active(port: int) -> int:
 
 
 def test_it_says_what_it_serves_and_how(server: Server, mode: Mode) -> None:
+    until(lambda: "Ctrl-C stops it" in server.log.read_text(), 10)
     text = server.log.read_text()
     assert "starting the scheduler" in text
     assert f"http://127.0.0.1:{server.port}" in text
@@ -95,7 +96,7 @@ def test_the_process_tree_has_the_shards_where_the_mode_says(server: Server, mod
     ours = [child for child in children if "sglang_subgw.modes.child" in child.cmdline()]
     print(names)
     assert len(ours) == (SHARDS if mode is Mode.PROCESS else 0)
-    others = {" ".join(child.cmdline())[:40] for child in children if child not in ours}
+    others = {" ".join(child.cmdline()).strip() for child in children if child not in ours}
     assert all("sglang::" in name or "resource_tracker" in name for name in others), others
     for child in ours:
         assert "torch" not in Path(f"/proc/{child.pid}/maps").read_text()
@@ -118,7 +119,7 @@ def test_a_shard_starts_quickly_and_small(server: Server, mode: Mode) -> None:
 def test_the_openai_client_sync(server: Server) -> None:
     with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none") as client:
         model = client.models.list().data[0].id
-        completion = client.completions.create(model=model, prompt="The function", max_tokens=8)
+        completion = client.completions.create(model=model, prompt="The function", max_tokens=8, temperature=0)
         assert completion.choices[0].text
         text = "".join(
             c.choices[0].text
@@ -263,7 +264,7 @@ def test_200_streams_end_with_the_right_text(server: Server) -> None:
 def test_50_clients_that_leave_mid_stream_are_aborted_in_the_engine(server: Server) -> None:
     sockets = []
     body = json.dumps(
-        {"text": "The function", "stream": True, "sampling_params": {"max_new_tokens": 3500, "ignore_eos": True}}
+        {"text": "The function", "stream": True, "sampling_params": {"max_new_tokens": 1000, "ignore_eos": True}}
     ).encode()
     head = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     for _ in range(50):
@@ -271,8 +272,11 @@ def test_50_clients_that_leave_mid_stream_are_aborted_in_the_engine(server: Serv
         sock.sendall(head % len(body) + body)
         sockets.append(sock)
     for sock in sockets:
-        while b"data: " not in sock.recv(65536):
-            pass
+        received = b""
+        while b"data: " not in received:
+            more = sock.recv(65536)
+            assert more, received
+            received += more
     assert active(server.port) == 50
     for number, sock in enumerate(sockets):
         if number % 2:

@@ -74,6 +74,8 @@ def read_server_args(arguments: EngineArguments, *, on_cpu: bool) -> Any:
         server_args.device = "cpu"
         server_args.attention_backend = server_args.attention_backend or "torch_native"
         server_args.max_total_tokens = server_args.max_total_tokens or _CPU_TOKENS
+        # An idle scheduler polls without a pause: right beside an accelerator, but here it takes the shards' core.
+        server_args.sleep_on_idle = True
     return server_args
 
 
