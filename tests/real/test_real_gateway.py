@@ -57,14 +57,6 @@ def until(condition: Callable[[], bool], seconds: float) -> float:
     return time.monotonic() - start
 
 
-def running_in_engine(port: int) -> int:
-    """Requests the scheduler holds, as it says itself."""
-    with Connection(port) as connection:
-        state = connection.get("/server_info")[1]["internal_states"][0]
-    load = state.get("load", state)
-    return int(load.get("num_running_reqs", 0)) + int(load.get("num_waiting_reqs", 0))
-
-
 def active(port: int) -> int:
     """Requests the shards wait for."""
     with Connection(port) as connection:
