@@ -69,9 +69,14 @@ def _without(left: dict[str, list[str]], prefix: str) -> dict[str, list[str]]:
     return {kind: names for kind, names in kept.items() if names}
 
 
+def _of_each_task(name: str) -> list[Path]:
+    """A file of every thread; the kernel cuts a listing short when a thread ends meanwhile, so there are several."""
+    return sorted({path for _ in range(3) for path in Path("/proc/self/task").glob(f"*/{name}")})
+
+
 def _children() -> list[str]:
     found = []
-    for path in Path("/proc/self/task").glob("*/children"):
+    for path in _of_each_task("children"):
         try:
             pids = path.read_text().split()
         except OSError:
@@ -87,7 +92,7 @@ def _children() -> list[str]:
 
 def _zmq_threads() -> list[str]:
     found = []
-    for path in Path("/proc/self/task").glob("*/comm"):
+    for path in _of_each_task("comm"):
         try:
             name = path.read_text().strip()
         except OSError:
