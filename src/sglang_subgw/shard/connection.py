@@ -66,6 +66,8 @@ def _protocol_class(connections: Connections, slot: Slot) -> type[asyncio.Protoc
             connections.open.add(self)
             slot.add(Word.CONNECTIONS)
             slot.add(Word.FRESH)
+            # Last: a connection that counts nowhere for a moment draws the next ones to this shard.
+            slot.add(Word.CONNECTIONS_SEEN)
             self._fresh = True
             self.move_if_idle()
 

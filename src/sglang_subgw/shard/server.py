@@ -81,12 +81,12 @@ class ShardServer(uvicorn.Server):
         yield
 
     async def _adopt(self, sock: socket.socket) -> None:
-        self._slot.add(Word.CONNECTIONS_SEEN)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(self._make_protocol, sock)
         except OSError:
             # The client was gone before its connection got here.
             sock.close()
+            self._slot.add(Word.CONNECTIONS_SEEN)
 
     def _make_protocol(self) -> asyncio.Protocol:
         factory: Any = self.config.http_protocol_class
