@@ -28,7 +28,7 @@ Serving {model} (SGLang {contract.sglang_version}) after {seconds:.0f} s
 
 Try it:
   {curl} {base}/v1/completions -H 'Content-Type: application/json' \\
-    -d '{{"model": "{model}", "prompt": "The function", "max_tokens": 32}}'
+    -d '{{"model": "{model}", "prompt": "The capital of France is", "max_tokens": 32}}'
   {curl} -N {base}/v1/chat/completions -H 'Content-Type: application/json' \\
     -d {shlex.quote(body)}
   {curl} {base}/server_info
