@@ -18,13 +18,11 @@ from typing import Any, Protocol
 from ..channel import ChannelClosedError
 from ..config import GatewayConfig
 from ..contract import GatewayState, Segment
-from . import listener
+from .acceptor import Acceptor
 from .handle import ShardHandle
 
 log = logging.getLogger("sglang_subgw.gateway")
 
-_ACCEPTS_PER_WAKEUP = 64
-_ACCEPT_PAUSE_SECONDS = 0.1
 _AFTER_DRAIN_SECONDS = 5.0
 _AFTER_FAILURE_SECONDS = 2.0
 _TICK_SECONDS = 0.25
@@ -53,18 +51,14 @@ class Supervisor(threading.Thread):
         """Shards that did not end, and can't be ended by force."""
         self._config = config
         self._segment = segment
-        self._sockets = sockets
         self._fence = fence
         self._selector = selectors.DefaultSelector()
         self._wake_in, self._wake_out = socket.socketpair()
         self._calls: deque[Callable[[], None]] = deque()
-        self._accepting = False
-        self._accept_after = 0.0
         self._stop_at: float | None = None
         self._to_restart: deque[ShardHandle] = deque()
-        self._parked: deque[socket.socket] = deque()
-        """Connections that a shard gave away while no other could take them."""
         self.shards = [ShardHandle(index, config, segment, scratch_dir=scratch_dir) for index in range(config.shards)]
+        self._acceptor = Acceptor(self._selector, sockets, self.shards)
 
     # Called from any thread.
 
@@ -99,7 +93,7 @@ class Supervisor(threading.Thread):
             while not self._ended():
                 self._start_shards()
                 self._restart_next()
-                self._watch_listeners()
+                self._acceptor.watch(open_=self.ready.is_set())
                 for key, _ in self._selector.select(self._timeout()):
                     key.data()
                 self._check_deadlines()
@@ -118,8 +112,8 @@ class Supervisor(threading.Thread):
         due = [shard.due for shard in self.shards if shard.due is not None]
         if self._stop_at is not None:
             due.append(self._stop_at)
-        if self._accept_after:
-            due.append(self._accept_after)
+        if self._acceptor.due is not None:
+            due.append(self._acceptor.due)
         return max(0.0, min([_TICK_SECONDS, *(at - time.monotonic() for at in due)]))
 
     def _on_wake(self) -> None:
@@ -153,18 +147,18 @@ class Supervisor(threading.Thread):
                 self._on_gone(shard)
                 return
             if fds:
-                self._on_given_away(socket.socket(fileno=fds[0]))
+                # A shard that is to start again gives its idle connections away.
+                self._acceptor.take(socket.socket(fileno=fds[0]))
             else:
                 self._on_message(shard, message.pop("kind"), message)
 
     def _on_message(self, shard: ShardHandle, kind: str, message: dict[str, Any]) -> None:
         if kind == "ready":
             shard.on_ready()
-            self._hand_over_parked()
+            self._acceptor.hand_over_parked()
             if self._stop_at is None and not self.ready.is_set() and all(s.serving for s in self.shards):
                 self._segment.set_state(GatewayState.READY)
-                for sock in self._sockets:
-                    sock.listen(self._config.backlog)
+                self._acceptor.listen(self._config.backlog)
                 self.ready.set()
         elif kind == "failed":
             shard.on_failed(message["reason"], message["traceback"])
@@ -238,58 +232,6 @@ class Supervisor(threading.Thread):
         log.info("Shard %d starts again.", shard.index)
         shard.restart(now, self._config.drain_timeout_seconds)
 
-    # Connections.
-
-    def _watch_listeners(self) -> None:
-        wanted = (
-            self.ready.is_set()
-            and self._stop_at is None
-            and time.monotonic() >= self._accept_after
-            and any(shard.serving for shard in self.shards)
-        )
-        if wanted == self._accepting:
-            return
-        self._accepting = wanted
-        self._accept_after = 0.0
-        for sock in self._sockets:
-            if wanted:
-                self._selector.register(sock, selectors.EVENT_READ, lambda s=sock: self._on_connections(s))
-            else:
-                self._selector.unregister(sock)
-
-    def _on_connections(self, sock: socket.socket) -> None:
-        for _ in range(_ACCEPTS_PER_WAKEUP):
-            if not self._accepting:
-                return
-            try:
-                connection, _ = sock.accept()
-            except BlockingIOError:
-                return
-            except ConnectionAbortedError:
-                continue
-            except OSError as exc:
-                log.error("No connection can be accepted now: %s", exc)
-                self._accept_after = time.monotonic() + _ACCEPT_PAUSE_SECONDS
-                self._watch_listeners()
-                return
-            with connection:
-                if not self._hand_over(connection):
-                    log.error("A connection was closed: no shard took it.")
-
-    def _hand_over(self, connection: socket.socket) -> bool:
-        for shard in sorted((s for s in self.shards if s.serving), key=lambda s: s.load):
-            if shard.hand_over(connection.fileno()):
-                return True
-        return False
-
-    def _on_given_away(self, connection: socket.socket) -> None:
-        self._parked.append(connection)
-        self._hand_over_parked()
-
-    def _hand_over_parked(self) -> None:
-        while self._parked and self._hand_over(self._parked[0]):
-            self._parked.popleft().close()
-
     # The end.
 
     def _begin_stop(self, timeout: float) -> None:
@@ -298,8 +240,7 @@ class Supervisor(threading.Thread):
         self._stop_at = deadline if self._stop_at is None else min(self._stop_at, deadline)
         if self._segment.state is not GatewayState.FAILED:
             self._segment.set_state(GatewayState.DRAINING)
-        self._close_listeners()
-        self._close_parked()
+        self._acceptor.close()
         for shard in self.shards:
             shard.stop(timeout)
 
@@ -313,20 +254,8 @@ class Supervisor(threading.Thread):
                 shard.send("fail", reason=reason)
         self._begin_stop(_AFTER_FAILURE_SECONDS)
 
-    def _close_listeners(self) -> None:
-        if self._accepting:
-            self._accepting = False
-            for sock in self._sockets:
-                self._selector.unregister(sock)
-        listener.close(self._sockets)
-
-    def _close_parked(self) -> None:
-        while self._parked:
-            self._parked.popleft().close()
-
     def _close(self) -> None:
-        self._close_listeners()
-        self._close_parked()
+        self._acceptor.close()
         for shard in self.shards:
             if not shard.ended:
                 shard.kill()
