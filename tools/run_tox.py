@@ -41,7 +41,7 @@ BUILD_LIMIT_S = 30 * 60
 ENVIRONMENTS = (
     Environment("lint", "3.13", limit_s=5 * 60),
     Environment("py313", "3.13", limit_s=20 * 60),
-    Environment("py314", "3.14", limit_s=20 * 60),
+    Environment("py314", "3.14", limit_s=10 * 60),
     Environment("py313t", "3.13t", limit_s=20 * 60, disk_gb=2, build="build_free_threaded.sh"),
     Environment("sglang", "3.13", limit_s=32 * 60, disk_gb=12),
 )
