@@ -114,7 +114,9 @@ class Supervisor(threading.Thread):
             due.append(self._stop_at)
         if self._acceptor.due is not None:
             due.append(self._acceptor.due)
-        return max(0.0, min([_TICK_SECONDS, *(at - time.monotonic() for at in due)]))
+        # What is due already was seen to, or waits for an event, such as a shard that starts when another has.
+        now = time.monotonic()
+        return min([_TICK_SECONDS, *(at - now for at in due if at > now)])
 
     def _on_wake(self) -> None:
         self._wake_in.recv(4096)

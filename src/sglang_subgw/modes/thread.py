@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 
 from . import gil
 from .inprocess import InProcessHost
+
+
+_importing = threading.Lock()
+"""Two threads that import the same packages at once can see each other's half-made modules (asyncio's, for one)."""
 
 
 class ThreadHost(InProcessHost):
@@ -14,7 +19,8 @@ class ThreadHost(InProcessHost):
     def _run_shard(self) -> None:
         # What turns the GIL on later costs speed only: it must not keep a shard from starting again.
         if self._spec.generation == 1:
-            gil.require_off(self._load)
+            with _importing:
+                gil.require_off(self._load)
         # Here, since an interpreter installs its extension images by this package before it loads what needs them.
         from ..shard.entry import main
 

@@ -1,0 +1,25 @@
+"""What is loaded before the first interpreter leaves the main one whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_CODE = """
+import sys
+from sglang_subgw.modes import interpreters
+assert "asyncio" not in sys.modules
+interpreters.preload()
+import asyncio
+async def main():
+    async with asyncio.timeout(5):
+        return asyncio.current_task() is not None
+assert asyncio.run(main())
+import _asyncio
+assert asyncio.Task is _asyncio.Task
+assert asyncio.current_task is _asyncio.current_task
+"""
+
+
+def test_asyncio_has_its_c_parts_after_the_preload():
+    subprocess.run([sys.executable, "-c", _CODE], check=True)
