@@ -118,9 +118,9 @@ class _Shard:
     def _announce(self, server: ShardServer) -> None:
         """Ready means: registered, receiving, one request answered by the engine, the server up."""
         if self._spec.isolated:
-            # What start-up made lives as long as the shard: later full collections needn't look at it.
-            gc.collect()
+            # What start-up made lives as long as the shard: no collection needs to look at it, then or later.
             gc.freeze()
+            gc.enable()
         self._server = server
         self._slot.set(Word.START_US, (time.monotonic_ns() - self._spec.created_ns) // 1000)
         self._slot.set(Word.STATE, ShardState.READY)
