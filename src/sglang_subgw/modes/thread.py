@@ -8,7 +8,6 @@ import threading
 from . import gil
 from .inprocess import InProcessHost
 
-
 _importing = threading.Lock()
 """Two threads that import the same packages at once can see each other's half-made modules (asyncio's, for one)."""
 
