@@ -5,6 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from sglang_subgw.config import Mode
+from support.modes import needs
+
 _CODE = """
 import sys
 from sglang_subgw.modes import interpreters
@@ -21,5 +24,6 @@ assert asyncio.current_task is _asyncio.current_task
 """
 
 
+@needs(Mode.SUBINTERP)
 def test_asyncio_has_its_c_parts_after_the_preload():
     subprocess.run([sys.executable, "-c", _CODE], check=True)
