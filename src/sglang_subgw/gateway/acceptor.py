@@ -60,7 +60,10 @@ class Acceptor:
                 self._selector.unregister(sock)
 
     def take(self, connection: socket.socket) -> None:
-        """Hand a connection over now, or as soon as a shard serves."""
+        """Hand a connection over now, or as soon as a shard serves; after `close` it is closed."""
+        if self.closed:
+            connection.close()
+            return
         self._parked.append(connection)
         self.hand_over_parked()
 
