@@ -21,7 +21,7 @@ FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 needs_gil = pytest.mark.skipif(FREE_THREADED, reason="a free-threaded build chooses between thread and process")
 README = Path(__file__).parents[2] / "README.md"
 
-TABLE = {
+TABLE = {  # what `auto` does with an application that imports each of these: the README's table
     "pyzmq": ("zmq", Status.IMAGE, Mode.SUBINTERP),
     "msgspec": ("msgspec", Status.IMAGE, Mode.SUBINTERP),
     "tokenizers": ("tokenizers", Status.IMAGE, Mode.SUBINTERP),
@@ -34,7 +34,9 @@ TABLE = {
     "psutil": ("psutil", Status.IMAGE, Mode.SUBINTERP),
     "torch": ("torch", Status.CRASHED, Mode.PROCESS),
 }
-"""What `auto` does with an application that imports each of these: the README's table."""
+UNUSABLE = {Status.CRASHED, Status.REFUSED}
+"""torch's second set-up in a process either crashes it or is refused by CPython, by chance: what is kept differs."""
+
 
 APP = """
 import {module}
@@ -62,9 +64,12 @@ def test_auto_does_what_the_table_says(name, tmp_path, monkeypatch, runtime_dir)
     app = _app(tmp_path, monkeypatch, APP.format(module=module))
     with running_stack(runtime_dir, Mode.AUTO, config={"app": app}) as stack:
         assert stack.gateway.config.mode is mode
-        report = stack.gateway.choice.report
-        assert {m.name: m.status for m in report.modules}[module] is status
-        assert status is not Status.CRASHED or module in stack.gateway.choice.reason
+        found = {m.name: m.status for m in stack.gateway.choice.report.modules}
+        if status in UNUSABLE:
+            assert {found[name] for name in found if name.partition(".")[0] == module} & UNUSABLE
+            assert module in stack.gateway.choice.reason
+        else:
+            assert found[module] is status
         for _ in range(4):
             with stack.client() as client:
                 assert client.get("/").text == module
