@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from typing import Final, Self
 
 _WITHOUT_SGLANG: Final = """
@@ -28,12 +29,20 @@ sys.exit(main(sys.argv[1:]))
 
 
 class CommandProcess:
-    """A context in which the command runs; `ready` waits for its banner."""
+    """A context in which the command runs, after `prefix` if there is one; `banner` waits until it serves."""
 
-    def __init__(self, *arguments: str, program: str = _WITHOUT_SGLANG, python: str = sys.executable) -> None:
-        self._command = [python, *(("-c", program) if program else ("-m", "sglang_subgw")), *arguments]
+    def __init__(
+        self,
+        *arguments: str,
+        program: str = _WITHOUT_SGLANG,
+        python: str = sys.executable,
+        prefix: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._command = [*prefix, python, *(("-c", program) if program else ("-m", "sglang_subgw")), *arguments]
         # Unset: an engine's start takes four times as long without bytecode.
         self._environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        self._environment |= environment or {}
         self._lines: list[str] = []
         self._banner: list[str] = []
         self._banner_seen = threading.Event()
@@ -111,12 +120,17 @@ class CommandProcess:
 
 
 def attached(
-    target: str | int, *options: str, mode: str, shards: int = 2, python: str = sys.executable
+    target: str | int,
+    *options: str,
+    mode: str,
+    shards: int = 2,
+    python: str = sys.executable,
+    prefix: tuple[str, ...] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> CommandProcess:
     """`attach`, on any port."""
-    return CommandProcess(
-        "attach", str(target), "--mode", mode, "--shards", str(shards), "--port", "0", *options, python=python
-    )
+    arguments = ("attach", str(target), "--mode", mode, "--shards", str(shards), "--port", "0", *options)
+    return CommandProcess(*arguments, python=python, prefix=prefix, environment=environment)
 
 
 def sglang_owner() -> CommandProcess:
@@ -124,6 +138,8 @@ def sglang_owner() -> CommandProcess:
     return CommandProcess("--engine-only", program="")
 
 
-def simulated_owner(*options: str) -> CommandProcess:
+def simulated_owner(
+    *options: str, prefix: tuple[str, ...] = (), environment: Mapping[str, str] | None = None
+) -> CommandProcess:
     """`serve`, with or without --engine-only, around a simulated engine in the place of SGLang."""
-    return CommandProcess(*options, program=_ENGINE_ONLY)
+    return CommandProcess(*options, program=_ENGINE_ONLY, prefix=prefix, environment=environment)

@@ -68,7 +68,7 @@ class Segment:
         size = _aligned(contract_at + len(data)) + slots * SLOT_BYTES
         name = f"{NAME_PREFIX}{os.getpid()}_{secrets.token_hex(4)}"
         try:
-            memory = SharedMemory(name, create=True, size=size, track=False)
+            memory = _reserved(name, size)
         except OSError as exc:
             raise ContractError(
                 f"No shared memory of {size} bytes for the segment {name}: {exc.strerror}.",
@@ -186,6 +186,22 @@ def sweep_stale() -> list[str]:
             continue
         removed.append(name)
     return removed
+
+
+def _reserved(name: str, size: int) -> SharedMemory:
+    memory = SharedMemory(name, create=True, size=size, track=False)
+    try:
+        fd = os.open(_SHM_DIR / name, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            # Creating only sets the length: where shared memory is full, the first write would be a SIGBUS.
+            os.posix_fallocate(fd, 0, size)
+        finally:
+            os.close(fd)
+    except BaseException:
+        memory.close()
+        memory.unlink()
+        raise
+    return memory
 
 
 def _check_access(name: str) -> None:
