@@ -10,6 +10,9 @@ from typing import Any, Final
 
 from .errors import ConfigError
 
+MAX_SHARDS: Final = 256
+"""As many places has a segment: the number of shards can change while the gateway runs."""
+
 
 class Mode(StrEnum):
     """Where a shard runs; AUTO is chosen among the others before the first shard starts."""
@@ -32,6 +35,16 @@ class EventLoop(StrEnum):
     ASYNCIO = "asyncio"
 
 
+class Accept(StrEnum):
+    """Who accepts: the gateway, which hands each connection to the shard with the least to do, or the shards.
+
+    With REUSEPORT every shard has a listening socket of its own, and the kernel picks one by a hash of the addresses.
+    """
+
+    HANDOVER = "handover"
+    REUSEPORT = "reuseport"
+
+
 class Fallback(StrEnum):
     """What may take the place of a mode that can't run here: nothing, or child processes."""
 
@@ -50,6 +63,7 @@ class GatewayConfig:
     """`module:attribute` of an ASGI application, or of a factory of one, in place of the built-in routes."""
     host: str = "127.0.0.1"
     port: int = 30000
+    accept: Accept = Accept.HANDOVER
     loop: EventLoop = EventLoop.AUTO
     images: str = "auto"
     log_level: str = "info"
@@ -67,8 +81,9 @@ class GatewayConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", _member(Mode, self.mode, "mode"))
         object.__setattr__(self, "fallback", _member(Fallback, self.fallback, "fallback"))
+        object.__setattr__(self, "accept", _member(Accept, self.accept, "accept"))
         object.__setattr__(self, "loop", _member(EventLoop, self.loop, "loop"))
-        _check(1 <= self.shards <= 256, f"shards must be from 1 to 256, not {self.shards}")
+        _check(1 <= self.shards <= MAX_SHARDS, f"shards must be from 1 to {MAX_SHARDS}, not {self.shards}")
         _check(0 <= self.port <= 65535, f"port must be from 0 to 65535, not {self.port}")
         for name in (
             "backlog",

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..config import EventLoop, Fallback, GatewayConfig, Mode
+from ..config import Accept, EventLoop, Fallback, GatewayConfig, Mode
 from ..errors import ConfigError
 
 _EPILOG = """\
@@ -14,7 +14,18 @@ Every other option is SGLang's own and is passed on unchanged (python -m sglang.
 Without --model-path a small built-in demo model is served on the CPU.
 Other commands: attach, to serve another process's engine; doctor, to see what this machine can do.
 """
-_GATEWAY_ONLY = ("shards", "tokenizer_worker_num", "mode", "fallback", "app", "host", "port", "loop", "images")
+_GATEWAY_ONLY = (
+    "shards",
+    "tokenizer_worker_num",
+    "mode",
+    "fallback",
+    "app",
+    "host",
+    "port",
+    "accept",
+    "loop",
+    "images",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +102,7 @@ def _config(options: argparse.Namespace) -> GatewayConfig:
         app=options.app,
         host=options.host,
         port=options.port,
+        accept=options.accept,
         loop=options.loop,
         images=options.images,
         log_level=options.log_level,
@@ -118,6 +130,7 @@ def _parser(prog: str, *, description: str, epilog: str = "") -> argparse.Argume
     )
     add = parser.add_argument
     modes, loops = [mode.value for mode in Mode], [loop.value for loop in EventLoop]
+    accepts = [accept.value for accept in Accept]
     fallbacks = [fallback.value for fallback in Fallback]
     levels = ["debug", "info", "warning", "error"]
     add("--shards", type=int, metavar="N", help=f"number of shards (default {default.shards})")
@@ -126,6 +139,7 @@ def _parser(prog: str, *, description: str, epilog: str = "") -> argparse.Argume
     add("--app", default=default.app, metavar="MODULE:ATTR", help="an ASGI application, or a factory of one")
     add("--host", default=default.host, help="name, address, or unix:PATH to listen on (default %(default)s)")
     add("--port", type=int, default=default.port, help="port to listen on, 0 for any (default %(default)s)")
+    add("--accept", default=default.accept.value, choices=accepts, help="who accepts connections (default %(default)s)")
     add("--loop", default=default.loop.value, choices=loops, help="event loop of a shard (default %(default)s)")
     add("--images", default=default.images, metavar="LIST", help="extension images: auto, off, +name, -name")
     add("--start-timeout", type=float, default=default.start_timeout_seconds, metavar="S", help="for a shard's start")

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Final
 
-from ..config import GatewayConfig
-from ..errors import EngineDied
+from ..config import Accept, GatewayConfig
+from ..errors import ConfigError, EngineDied
 from ..gateway import Engine, Gateway, listener
 from .banner import banner
 from .mode import settle
 from .progress import Progress
-from .signals import RESTART, Signals
+from .signals import FEWER, MORE, RESTART, Signals
 
 log = logging.getLogger("sglang_subgw")
 
@@ -33,7 +33,7 @@ def run_gateway(config: GatewayConfig, signals: Signals, open_engine: OpenEngine
             try:
                 choice = settle(config)
                 # First, so that a taken port is known before the engine's half minute, not after it.
-                sockets = listener.bind(config.host, config.port)
+                sockets = listener.bind(config.host, config.port, shared=config.accept is Accept.REUSEPORT)
                 stack.callback(listener.close, sockets)
                 with Progress() as progress:
                     engine = stack.enter_context(open_engine(progress.phase))
@@ -67,6 +67,8 @@ def _wait(gateway: Gateway, signals: Signals) -> str:
         if event == RESTART:
             log.info("%s: starting the shards again, one by one.", event)
             gateway.restart_shards()
+        elif event in (MORE, FEWER):
+            _resize(gateway, 1 if event == MORE else -1)
         elif not cause:
             cause = event
             log.info("%s: finishing what runs, for up to %g s.", event, gateway.config.drain_timeout_seconds)
@@ -75,3 +77,10 @@ def _wait(gateway: Gateway, signals: Signals) -> str:
             log.warning("%s again: ending what still runs.", event)
             gateway.begin_drain(0.0)
     return cause
+
+
+def _resize(gateway: Gateway, change: int) -> None:
+    try:
+        gateway.resize(gateway.config.shards + change)
+    except ConfigError as exc:
+        log.warning("The number of shards stays: %s", exc)

@@ -7,9 +7,14 @@ import signal
 from types import FrameType
 from typing import Any, Final, Self
 
-HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 RESTART: Final = "SIGUSR1"
 """The event that asks for a restart of all shards, one by one."""
+MORE: Final = "SIGTTIN"
+"""The event that asks for one shard more."""
+FEWER: Final = "SIGTTOU"
+"""The event that asks for one shard less."""
+_REQUESTS: Final = (RESTART, MORE, FEWER)
+HANDLED: Final = tuple(signal.Signals[name] for name in ("SIGTERM", "SIGINT", *_REQUESTS))
 
 
 class Interrupted(BaseException):
@@ -21,7 +26,7 @@ class Interrupted(BaseException):
 
 
 class Signals:
-    """A context that owns SIGTERM, SIGINT and SIGUSR1; the command line only, a library installs none."""
+    """A context that owns the signals of HANDLED; the command line only, a library installs none."""
 
     def __init__(self) -> None:
         self.events: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -51,11 +56,12 @@ class Signals:
             signal.signal(signum, handler)
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
-        if signum == signal.SIGUSR1:
+        name = signal.Signals(signum).name
+        if name in _REQUESTS:
             if self._waiting:
-                self.events.put(RESTART)
+                self.events.put(name)
             return
         if not self._waiting:
             raise Interrupted(signum)
         self.count += 1
-        self.events.put(signal.Signals(signum).name)
+        self.events.put(name)

@@ -49,11 +49,13 @@ class Word(IntEnum):
     ACCEPTED = 18
     """Connections handed to the shard, written by the gateway's side only."""
     CONNECTIONS_SEEN = 19
-    """Connections the shard took over: ACCEPTED less this is on the way to it."""
+    """Handed-over connections the shard took over: ACCEPTED less this is on the way to it."""
     HTTP_REQUESTS = 20
     """HTTP requests in progress."""
     FRESH = 21
     """Connections that have not sent a request yet."""
+    UNDECODABLE = 22
+    """Frames from the engine that could not be read; each was dropped."""
 
 
 WORDS_PER_SLOT: Final = 64
@@ -97,6 +99,12 @@ class Slot:
         underway = w[Word.ACCEPTED] - w[Word.CONNECTIONS_SEEN]
         # A new connection is about to send a request; an idle kept-alive one may never send another.
         return (w[Word.HTTP_REQUESTS] + w[Word.FRESH] + underway, w[Word.CONNECTIONS] + underway, w[Word.ACCEPTED])
+
+    @property
+    def idle_load(self) -> tuple[int, int]:
+        """Connections now and on their way, then requests: the sort key for a connection without a request."""
+        requests, connections, _ = self.load
+        return (connections, requests)
 
     def begin(self, generation: int) -> None:
         """Start a new life of the shard: what was open is gone, the counters go on."""

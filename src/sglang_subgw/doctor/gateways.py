@@ -93,7 +93,11 @@ def describe(name: str) -> Gateway:
             model=contract.model.served_model_name,
             sglang_version=contract.sglang_version,
             engine_id=contract.engine_id,
-            shards=tuple(_shard(i, slot.snapshot()) for i, slot in enumerate(segment.slots)),
+            shards=tuple(
+                _shard(index, slot.snapshot())
+                for index, slot in enumerate(segment.slots)
+                if slot.state is not ShardState.EMPTY
+            ),
         )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import socket
 from collections.abc import Callable
 from typing import Any, Protocol, Self
 
-from ..config import GatewayConfig, Mode
-from ..contract import EngineContract, Segment, Word, sweep_stale
+from ..config import MAX_SHARDS, Accept, GatewayConfig, Mode
+from ..contract import EngineContract, Segment, ShardState, Word, sweep_stale
 from ..engine.fence import RouterFence
 from ..engine.seats import Seat, SeatSweeper
 from ..errors import EngineDied, ShardFailed, ShardStartError
@@ -76,12 +77,14 @@ class Gateway:
 
     def _start(self) -> Supervisor:
         if self._sockets is None:
-            self._sockets = listener.bind(self.config.host, self.config.port)
+            self._sockets = listener.bind(
+                self.config.host, self.config.port, shared=self.config.accept is Accept.REUSEPORT
+            )
         self.urls = [listener.url(sock, self.config.host) for sock in self._sockets]
         gateway_id = secrets.token_hex(6)
         self._seat = Seat.claim(self.engine.contract, gateway_id)
         self.contract = self.engine.contract.for_gateway(gateway_id, str(self._seat.path))
-        self.segment = Segment.publish(self.contract, slots=self.config.shards)
+        self.segment = Segment.publish(self.contract, slots=MAX_SHARDS)
         self._fence = RouterFence(self.contract)
         self._sweeper = SeatSweeper(self.contract)
         self._sweeper.start()
@@ -123,12 +126,12 @@ class Gateway:
             total = sum(private_bytes(shard.pid) for shard in self._supervisor.shards)
         else:
             total = private_bytes() - self._bytes_before
-        return total // self.config.shards
+        return total // len(self._supervisor.shards)
 
     def start_seconds(self) -> list[float]:
         """From creation to ready, of each shard."""
         assert self.segment is not None
-        return [slot.get(Word.START_US) / 1e6 for slot in self.segment.slots]
+        return [slot.get(Word.START_US) / 1e6 for slot in self.segment.slots if slot.state is not ShardState.EMPTY]
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until it has ended; False after `timeout` seconds."""
@@ -141,6 +144,15 @@ class Gateway:
         """Begin to start every shard again, one after the other, while the others serve; no request fails by it."""
         if self._supervisor is not None:
             self._supervisor.restart_shards()
+
+    def resize(self, shards: int) -> None:
+        """Begin to have `shards` shards; no request fails by it, and idle connections spread over the new ones.
+
+        Raises ConfigError for a number that can't be.
+        """
+        self.config = dataclasses.replace(self.config, shards=shards)
+        if self._supervisor is not None:
+            self._supervisor.resize(shards)
 
     def begin_drain(self, timeout: float | None = None) -> None:
         """Stop accepting and let requests finish for up to `timeout` seconds (default: the configured)."""

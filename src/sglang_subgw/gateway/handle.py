@@ -27,18 +27,24 @@ class ShardHandle:
 
     def __init__(self, index: int, config: GatewayConfig, segment: Segment, *, scratch_dir: str) -> None:
         self.index = index
-        self.generation = 0
+        self.generation = segment.slots[index].get(Word.GENERATION)
+        """Goes on where an earlier shard of this index left off: it is a part of every rid."""
         self.ended = True
         self.stopping = False
         """It was told to end, and gets no more connections."""
         self.stalled = False
         """Its loop has not turned for a while."""
+        self.leaving = False
+        """It ends for good, since fewer shards are wanted."""
+        self.proven = False
+        """It has served."""
         self._again = False
         self._retire_by: float | None = None
         self._config = config
         self._segment = segment
         self._scratch_dir = scratch_dir
         self._slot = segment.slots[index]
+        self._slot.set(Word.STATE, ShardState.STARTING)
         self._host: ShardHost | None = None
         self._ready = False
         self._told_stopped = False
@@ -61,7 +67,7 @@ class ShardHandle:
     @property
     def serving(self) -> bool:
         """Connections may be handed to it."""
-        return self._ready and not self.ended and not self.stopping and not self.stalled
+        return self._ready and not self.ended and not self.stopping and not self.stalled and not self._reason
 
     @property
     def answering(self) -> bool:
@@ -72,6 +78,16 @@ class ShardHandle:
     def load(self) -> tuple[int, int, int]:
         """The balancer's sort key."""
         return self._slot.load
+
+    @property
+    def idle_load(self) -> tuple[int, int]:
+        """The balancer's sort key for a connection that has no request."""
+        return self._slot.idle_load
+
+    @property
+    def connections(self) -> int:
+        """Open connections now."""
+        return self._slot.get(Word.CONNECTIONS)
 
     @property
     def due(self) -> float | None:
@@ -140,10 +156,10 @@ class ShardHandle:
         except ChannelClosedError:
             return
 
-    def hand_over(self, fd: int) -> bool:
+    def hand_over(self, fd: int, *, idle: bool) -> bool:
         """Give it a connection; False when it can't take one now."""
         try:
-            self.channel.send("connection", fds=(fd,))
+            self.channel.send("connection", fds=(fd,), idle=idle)
         except (BlockingIOError, ChannelClosedError):
             return False
         self._slot.add(Word.ACCEPTED)
@@ -155,11 +171,17 @@ class ShardHandle:
         if not self.ended:
             self.send("drain", timeout=timeout)
 
-    def restart(self, now: float, timeout: float) -> None:
-        """Let it finish what runs for up to `timeout` seconds, give its connections away, and start again."""
-        self.stopping = self._again = True
-        self._retire_by = now + timeout + _AFTER_RETIREMENT_SECONDS
-        self.send("retire", timeout=timeout)
+    def retire(self, now: float, timeout: float, *, again: bool) -> None:
+        """Let it finish what runs for up to `timeout` seconds and give its connections away; `again`: then restart."""
+        self.stopping, self._again, self.leaving = True, again, not again
+        if not self.ended:
+            self._retire_by = now + timeout + _AFTER_RETIREMENT_SECONDS
+            # One that isn't ready has nothing to give away yet.
+            self.send("retire" if self._ready else "drain", timeout=timeout)
+
+    def vacate(self) -> None:
+        """Its place is free: nobody sees it any more, its counters and generation stay."""
+        self._slot.set(Word.STATE, ShardState.EMPTY)
 
     def kill(self) -> bool:
         """End it by force; False where the mode can't."""
@@ -171,7 +193,7 @@ class ShardHandle:
 
     def on_ready(self) -> None:
         """It serves."""
-        self._ready = True
+        self._ready = self.proven = True
 
     def on_stopped(self) -> None:
         """It said that it ended as it was told to."""
@@ -189,6 +211,8 @@ class ShardHandle:
         reason = self._reason or self._host.exit_reason
         if not reason and not self._told_stopped:
             reason = "it ended without a word" if joined else "its channel closed, but it did not end"
+        if not reason and not self.stopping:
+            reason = "it ended without being told to"
         self._host.channel.close()
         self.ended = True
         self._ready = False

@@ -12,9 +12,16 @@ from ..errors import ConfigError
 _UNIX_PREFIX = "unix:"
 
 
-def bind(host: str, port: int) -> list[socket.socket]:
-    """Bind every address of `host` (a name, an address, or unix:PATH); raises ConfigError with the reason."""
+def bind(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
+    """Bind every address of `host` (a name, an address, or unix:PATH); raises ConfigError with the reason.
+
+    `shared` ones only hold the address (SO_REUSEPORT): each shard listens on a `sibling`.
+    """
     if host.startswith(_UNIX_PREFIX):
+        if shared:
+            raise ConfigError(
+                f"--accept reuseport is for TCP, and --host is {host}.", hint="--accept handover works with both."
+            )
         return [_bind_unix(Path(host.removeprefix(_UNIX_PREFIX)))]
     try:
         found = socket.getaddrinfo(
@@ -27,11 +34,16 @@ def bind(host: str, port: int) -> list[socket.socket]:
         for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
             # With port 0 the first address picks the port and the others follow it.
             picked = sockets[0].getsockname()[1] if sockets and not port else port
-            sockets.append(_bind_tcp(family, (address[0], picked, *address[2:])))
+            sockets.append(_bind_tcp(family, (address[0], picked, *address[2:]), shared=shared))
     except BaseException:
         close(sockets)
         raise
     return sockets
+
+
+def sibling(sock: socket.socket) -> socket.socket:
+    """Another socket on the address of a shared one."""
+    return _bind_tcp(sock.family, sock.getsockname(), shared=True, alone=False)
 
 
 def url(listener: socket.socket, host: str) -> str:
@@ -52,9 +64,14 @@ def close(sockets: list[socket.socket]) -> None:
             Path(path).unlink(missing_ok=True)
 
 
-def _bind_tcp(family: int, address: tuple[object, ...]) -> socket.socket:
+def _bind_tcp(family: int, address: tuple[object, ...], *, shared: bool, alone: bool = True) -> socket.socket:
+    if shared and alone and address[1]:
+        # SO_REUSEPORT would let two servers share an address without either knowing.
+        _bind_tcp(family, address, shared=False).close()
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     if family == socket.AF_INET6:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     try:

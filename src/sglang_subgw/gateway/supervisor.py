@@ -5,6 +5,8 @@ Everything here happens in one thread around one selector; other threads only le
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import logging
 import os
 import selectors
@@ -57,8 +59,10 @@ class Supervisor(threading.Thread):
         self._calls: deque[Callable[[], None]] = deque()
         self._stop_at: float | None = None
         self._to_restart: deque[ShardHandle] = deque()
-        self.shards = [ShardHandle(index, config, segment, scratch_dir=scratch_dir) for index in range(config.shards)]
-        self._acceptor = Acceptor(self._selector, sockets, self.shards)
+        self._scratch_dir = scratch_dir
+        self.shards: list[ShardHandle] = []
+        self._add_shards(config.shards)
+        self._acceptor = Acceptor(self._selector, sockets, self.shards, config)
 
     # Called from any thread.
 
@@ -69,6 +73,10 @@ class Supervisor(threading.Thread):
     def restart_shards(self) -> None:
         """Start every shard again, one after the other, while the others serve."""
         self._call(self._begin_restart)
+
+    def resize(self, count: int) -> None:
+        """Have `count` shards: new ones start at once, those too many end one after the other."""
+        self._call(lambda: self._begin_resize(count))
 
     def fail(self, reason: str) -> None:
         """End with an error to everything in flight: the engine is gone."""
@@ -92,7 +100,7 @@ class Supervisor(threading.Thread):
             self._selector.register(self._wake_in, selectors.EVENT_READ, self._on_wake)
             while not self._ended():
                 self._start_shards()
-                self._restart_next()
+                self._change_next()
                 self._acceptor.watch(open_=self.ready.is_set())
                 for key, _ in self._selector.select(self._timeout()):
                     key.data()
@@ -150,17 +158,19 @@ class Supervisor(threading.Thread):
                 return
             if fds:
                 # A shard that is to start again gives its idle connections away.
-                self._acceptor.take(socket.socket(fileno=fds[0]))
+                self._acceptor.take(socket.socket(fileno=fds[0]), idle=True)
             else:
                 self._on_message(shard, message.pop("kind"), message)
 
     def _on_message(self, shard: ShardHandle, kind: str, message: dict[str, Any]) -> None:
         if kind == "ready":
             shard.on_ready()
-            self._acceptor.hand_over_parked()
-            if self._stop_at is None and not self.ready.is_set() and all(s.serving for s in self.shards):
+            self._acceptor.on_ready(shard)
+            if self.ready.is_set():
+                self._acceptor.share()
+            elif self._stop_at is None and all(s.serving for s in self.shards):
                 self._segment.set_state(GatewayState.READY)
-                self._acceptor.listen(self._config.backlog)
+                self._acceptor.listen()
                 self.ready.set()
         elif kind == "failed":
             shard.on_failed(message["reason"], message["traceback"])
@@ -177,14 +187,20 @@ class Supervisor(threading.Thread):
         self._selector.unregister(shard.channel)
         generation, was_expected = shard.generation, shard.stopping
         reason = shard.on_gone(time.monotonic(), restart=self._stop_at is None)
+        if shard.leaving and self._stop_at is None:
+            self._remove(shard)
         if was_expected and not reason:
             return
         # An old life's requests must not go on in the engine with nobody to read their answers.
         self._fence(shard.index, generation)
         if self._stop_at is not None:
             log.error("Shard %d ended during the stop: %s", shard.index, reason)
-        elif not self.ready.is_set() or shard.hopeless:
+        elif shard.leaving:
+            log.error("Shard %d, which was to end, did so otherwise: %s", shard.index, reason)
+        elif not self.ready.is_set() or (shard.hopeless and shard.proven):
             self._begin_failure(f"Shard {shard.index} failed: {reason}")
+        elif shard.hopeless:
+            self._give_up(shard, reason)
         else:
             log.error("Shard %d ended and is started again: %s", shard.index, reason)
 
@@ -193,8 +209,10 @@ class Supervisor(threading.Thread):
         for shard in self.shards:
             if shard.late(now):
                 reason = f"Shard {shard.index} was not ready within {self._config.start_timeout_seconds:g} s."
-                shard.kill()
-                self._begin_failure(reason)
+                if not shard.kill() or shard.proven or not self.ready.is_set():
+                    self._begin_failure(reason)
+                elif not shard.leaving:
+                    self._give_up(shard, reason)
             if shard.overdue(now) and not shard.kill():
                 self._begin_failure(f"Shard {shard.index} does not end, and its mode can't end it by force.")
             self._watch_heart(shard)
@@ -219,20 +237,53 @@ class Supervisor(threading.Thread):
         if silent > self._config.stall_kill_seconds and shard.kill():
             log.error("Shard %d was killed: its loop had not turned for %.1f s.", shard.index, silent)
 
-    # Restarts, one shard at a time.
+    # Restarts and other numbers of shards: one shard at a time gives up its place.
 
     def _begin_restart(self) -> None:
         self._to_restart.extend(shard for shard in self.shards if shard not in self._to_restart)
 
-    def _restart_next(self) -> None:
-        if not self._to_restart or self._stop_at is not None:
+    def _begin_resize(self, count: int) -> None:
+        if self._stop_at is not None:
             return
+        log.info("%d shards from now on; they were %d.", count, self._config.shards)
+        self._config = dataclasses.replace(self._config, shards=count)
+        self._add_shards(count - sum(not shard.leaving for shard in self.shards))
+
+    def _add_shards(self, count: int) -> None:
+        taken = {shard.index for shard in self.shards}
+        free = (index for index in range(len(self._segment.slots)) if index not in taken)
+        for index in itertools.islice(free, max(0, count)):
+            self.shards.append(ShardHandle(index, self._config, self._segment, scratch_dir=self._scratch_dir))
+
+    def _remove(self, shard: ShardHandle) -> None:
+        self.shards.remove(shard)
+        self._acceptor.on_removed(shard)
+        shard.vacate()
+        log.info("Shard %d is gone; %d shards are left.", shard.index, len(self.shards))
+
+    def _give_up(self, shard: ShardHandle, reason: str) -> None:
+        """A shard that was added and never served: the others go on without it."""
+        log.error("Shard %d can't be added, the others serve on: %s", shard.index, reason)
+        self._config = dataclasses.replace(self._config, shards=self._config.shards - 1)
+        shard.leaving = shard.stopping = True
+        if shard.ended:
+            self._remove(shard)
+
+    def _change_next(self) -> None:
+        if self._stop_at is not None:
+            return
+        surplus = len(self.shards) > self._config.shards
+        if not (surplus or self._to_restart):
+            return
+        last = max(self.shards, key=lambda shard: shard.index)
+        if surplus and last.ended:
+            self._remove(last)
         if any(not shard.serving and not shard.stalled for shard in self.shards):
             return
-        now = time.monotonic()
-        shard = self._to_restart.popleft()
-        log.info("Shard %d starts again.", shard.index)
-        shard.restart(now, self._config.drain_timeout_seconds)
+        shard = last if surplus else self._to_restart.popleft()
+        if shard in self.shards:
+            log.info("Shard %d %s.", shard.index, "ends" if surplus else "starts again")
+            shard.retire(time.monotonic(), self._config.drain_timeout_seconds, again=not surplus)
 
     # The end.
 

@@ -42,7 +42,7 @@ class Admin:
                 "model": self._contract.model.served_model_name,
                 "sglang": self._contract.sglang_version,
                 "shard": self._info.index,
-                "shards": self._info.count,
+                "shards": len(self._engine.shards()),
                 "mode": self._info.mode,
             }
         )
@@ -85,6 +85,7 @@ class Admin:
         except EngineUnavailable:
             # The rest is known without the engine, and wanted most when it doesn't answer.
             internal_states = []
+        shards = self._engine.shards()
         await exchange.json(
             {
                 **self._contract.server_args,
@@ -95,11 +96,11 @@ class Admin:
                 "sglang_subgw": {
                     "mode": self._info.mode,
                     "shard": self._info.index,
-                    "shard_count": self._info.count,
+                    "shard_count": len(shards),
                     "generation": self._info.generation,
                     "pid": self._info.pid,
                     "engine_id": self._info.engine_id,
-                    "shards": self._engine.shards(),
+                    "shards": shards,
                 },
             }
         )

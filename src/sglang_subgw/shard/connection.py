@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +23,8 @@ class Connections:
     def __init__(self, slot: Slot) -> None:
         self._slot = slot
         self.open: set[Any] = set()
-        self.give_away: Callable[[int], bool] | None = None
+        self._give_away: Callable[[int], bool] | None = None
+        self._to_give: float = 0
         self.protocol = _protocol_class(self, slot)
         """The class for uvicorn's `http` option."""
 
@@ -42,14 +44,30 @@ class Connections:
 
         return counted
 
-    def move_on(self, give_away: Callable[[int], bool]) -> None:
-        """From now on, give each connection away as soon as it is between two requests.
+    def move_on(self, give_away: Callable[[int], bool], limit: float = math.inf) -> None:
+        """From now on, give connections away as soon as they are between two requests, up to `limit` of them.
 
         `give_away` takes a copy of the descriptor and says whether somebody else has it now.
         """
-        self.give_away = give_away
+        self._give_away, self._to_give = give_away, limit
         for connection in list(self.open):
             connection.move_if_idle()
+
+    @property
+    def moving(self) -> bool:
+        """Some are to be given away."""
+        return self._to_give > 0
+
+    def give(self, fd: int) -> bool:
+        """Give one away; True when somebody else has it now."""
+        assert self._give_away is not None
+        copy = os.dup(fd)
+        try:
+            given = self._give_away(copy)
+        finally:
+            os.close(copy)
+        self._to_give -= given
+        return given
 
 
 def _protocol_class(connections: Connections, slot: Slot) -> type[asyncio.Protocol]:
@@ -57,6 +75,10 @@ def _protocol_class(connections: Connections, slot: Slot) -> type[asyncio.Protoc
     class ShardProtocol(HttpProtocol):
         """One client's connection."""
 
+        handed_over = True
+        """It was accepted by the gateway, which counts those that are on their way."""
+        idle = False
+        """It has had a request elsewhere, and may never have one here."""
         _fresh = False
         _between = True
         """No byte of a request has been read that is not answered yet."""
@@ -65,10 +87,12 @@ def _protocol_class(connections: Connections, slot: Slot) -> type[asyncio.Protoc
             super().connection_made(transport)
             connections.open.add(self)
             slot.add(Word.CONNECTIONS)
-            slot.add(Word.FRESH)
+            if not self.idle:
+                slot.add(Word.FRESH)
+                self._fresh = True
             # Last: a connection that counts nowhere for a moment draws the next ones to this shard.
-            slot.add(Word.CONNECTIONS_SEEN)
-            self._fresh = True
+            if self.handed_over:
+                slot.add(Word.CONNECTIONS_SEEN)
             self.move_if_idle()
 
         def data_received(self, data: bytes) -> None:
@@ -81,7 +105,7 @@ def _protocol_class(connections: Connections, slot: Slot) -> type[asyncio.Protoc
         def on_response_complete(self) -> None:
             super().on_response_complete()
             self._between = self._nothing_begun()
-            if connections.give_away is not None:
+            if connections.moving:
                 # The response's last bytes may still be on their way out of the transport.
                 self.loop.call_soon(self.move_if_idle)
 
@@ -93,19 +117,14 @@ def _protocol_class(connections: Connections, slot: Slot) -> type[asyncio.Protoc
 
         def move_if_idle(self) -> None:
             """Give the connection to another shard if there is nothing of it that only this one knows."""
-            give_away, transport = connections.give_away, self.transport
-            if give_away is None or not self._between or transport.is_closing():
+            transport = self.transport
+            if not connections.moving or not self._between or transport.is_closing():
                 return
             if transport.get_write_buffer_size():
                 self.loop.call_later(0.01, self.move_if_idle)
                 return
             transport.pause_reading()
-            copy = os.dup(transport.get_extra_info("socket").fileno())
-            try:
-                given = give_away(copy)
-            finally:
-                os.close(copy)
-            if given:
+            if connections.give(transport.get_extra_info("socket").fileno()):
                 transport.abort()
             else:
                 transport.resume_reading()

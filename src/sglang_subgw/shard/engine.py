@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from ..contract import EngineContract, Slot
+from ..contract import EngineContract, ShardState, Slot
 from ..errors import RequestError
 from .call import Call
 from .control import Control
@@ -115,5 +115,9 @@ class ShardEngine:
         return await self.worker.health(timeout)
 
     def shards(self) -> list[dict[str, int | str]]:
-        """Every shard's counters and state, in shard order."""
-        return [slot.snapshot() for slot in self._slots]
+        """The index, state and counters of every shard there is now, in shard order."""
+        return [
+            {"index": index, **slot.snapshot()}
+            for index, slot in enumerate(self._slots)
+            if slot.state is not ShardState.EMPTY
+        ]

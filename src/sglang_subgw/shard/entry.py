@@ -59,6 +59,8 @@ class _Shard:
         self._server: ShardServer | None = None
         self._handlers: dict[str, Callable[..., None]] = {
             "connection": self._on_connection,
+            "listen": self._on_listen,
+            "share": self._on_share,
             "drain": self._on_drain,
             "retire": self._on_retire,
             "abort": self._on_abort,
@@ -83,7 +85,7 @@ class _Shard:
             info = ShardInfo(
                 engine_id=contract.engine_id,
                 index=spec.index,
-                count=len(segment.slots),
+                count=spec.config.shards,
                 generation=spec.generation,
                 mode=spec.config.mode,
                 pid=os.getpid(),
@@ -142,11 +144,19 @@ class _Shard:
                 return
             self._handlers[message.pop("kind")](*fds, **message)
 
-    def _on_connection(self, fd: int) -> None:
+    def _on_connection(self, fd: int, idle: bool) -> None:
         sock = socket.socket(fileno=fd)
         sock.setblocking(False)
         assert self._server is not None  # the gateway hands over to ready shards only
-        self._server.adopt(sock)
+        self._server.adopt(sock, idle=idle)
+
+    def _on_listen(self, fd: int) -> None:
+        assert self._server is not None
+        self._server.listen(socket.socket(fileno=fd), self._spec.config.backlog)
+
+    def _on_share(self, limit: int) -> None:
+        if self._drain_task is None and self._server is not None:
+            self._server.share(self._give_away, limit)
 
     def _on_drain(self, timeout: float) -> None:
         if self._server is None:
@@ -171,7 +181,7 @@ class _Shard:
     async def _retire(self, server: ShardServer, timeout: float) -> None:
         self._slot.set(Word.STATE, ShardState.DRAINING)
         async with asyncio.TaskGroup() as group:
-            late = group.create_task(self._time_is_up(timeout, "This part of the server starts again"))
+            late = group.create_task(self._time_is_up(timeout, "This part of the server ends"))
             await server.retire(self._give_away)
             late.cancel()
 

@@ -12,6 +12,7 @@ class ShardInfo:
     engine_id: str
     index: int
     count: int
+    """Shards of the gateway when this one started; `ShardEngine.shards` tells how many there are now."""
     generation: int
     mode: str
     pid: int

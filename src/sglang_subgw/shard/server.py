@@ -38,11 +38,21 @@ class ShardServer(uvicorn.Server):
         self._slot = slot
         self._adopting: set[asyncio.Task[None]] = set()
 
-    def adopt(self, sock: socket.socket) -> None:
-        """Serve a connection that was accepted elsewhere."""
-        task = asyncio.get_running_loop().create_task(self._adopt(sock))
+    def adopt(self, sock: socket.socket, *, idle: bool) -> None:
+        """Serve a connection that was accepted elsewhere; an `idle` one has had requests there."""
+        task = asyncio.get_running_loop().create_task(self._adopt(sock, idle))
         self._adopting.add(task)
         task.add_done_callback(self._adopting.discard)
+
+    def listen(self, sock: socket.socket, backlog: int) -> None:
+        """Accept from a listening socket of this shard's own."""
+        task = asyncio.get_running_loop().create_task(self._listen(sock, backlog))
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
+
+    def share(self, give_away: Callable[[int], bool], limit: int) -> None:
+        """Give up to `limit` connections away, each once it is between two requests."""
+        self._connections.move_on(give_away, limit)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """uvicorn's, but a start-up that the application itself gave up is an error and not the process's exit."""
@@ -61,6 +71,7 @@ class ShardServer(uvicorn.Server):
 
     async def retire(self, give_away: Callable[[int], bool]) -> None:
         """Give every connection away once it is between two requests, then end `serve`."""
+        self._stop_accepting()
         self._connections.move_on(give_away)
         while self._adopting or self.server_state.connections:
             await asyncio.sleep(0.01)
@@ -68,6 +79,7 @@ class ShardServer(uvicorn.Server):
 
     async def drain(self, timeout: float) -> None:
         """Let open requests finish, then end `serve`; connections without a request are closed."""
+        self._stop_accepting()
         deadline = asyncio.get_running_loop().time() + min(timeout, 0.5)
         # A connection that was accepted before the stop may have its first request on the way.
         while (self._adopting or self._slot.get(Word.FRESH)) and asyncio.get_running_loop().time() < deadline:
@@ -80,17 +92,31 @@ class ShardServer(uvicorn.Server):
         """Signals belong to the gateway's main thread."""
         yield
 
-    async def _adopt(self, sock: socket.socket) -> None:
+    async def _listen(self, sock: socket.socket, backlog: int) -> None:
+        server = await asyncio.get_running_loop().create_server(
+            lambda: self._make_protocol(handed_over=False), sock=sock, backlog=backlog
+        )
+        if self.should_exit:
+            server.close()
+        else:
+            self.servers.append(server)
+
+    def _stop_accepting(self) -> None:
+        for server in self.servers:
+            server.close()
+        self.servers.clear()
+
+    async def _adopt(self, sock: socket.socket, idle: bool) -> None:
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(self._make_protocol, sock)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: self._make_protocol(idle=idle), sock)
         except OSError:
             # The client was gone before its connection got here.
             sock.close()
             self._slot.add(Word.CONNECTIONS_SEEN)
 
-    def _make_protocol(self) -> asyncio.Protocol:
+    def _make_protocol(self, *, idle: bool = False, handed_over: bool = True) -> asyncio.Protocol:
         factory: Any = self.config.http_protocol_class
-        protocol: asyncio.Protocol = factory(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        return protocol
+        protocol: Any = factory(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        protocol.idle, protocol.handed_over = idle, handed_over
+        made: asyncio.Protocol = protocol
+        return made
