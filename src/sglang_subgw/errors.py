@@ -42,7 +42,7 @@ class ShardStartError(SubgwError):
 
 
 class ShardFailed(SubgwError):
-    """Raised by `Gateway` when a serving shard ended by itself; carries its exit reason."""
+    """Raised by a shard that lost a part of itself, and by `Gateway` when one keeps ending; carries the reason."""
 
 
 class WireError(SubgwError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -17,18 +18,20 @@ from typing import Any
 from ..channel import Channel, ChannelClosedError
 from ..config import EventLoop
 from ..contract import Segment, ShardState, Word
-from ..errors import EngineUnavailable, SubgwError
+from ..errors import EngineUnavailable, ShardFailed, SubgwError
 from ..http.app import create_app
 from . import application
 from .engine import ShardEngine
 from .info import ShardInfo
 from .server import ShardServer
 from .spec import ShardSpec
+from .vital import Vital
 from .worker import TokenizerWorker
 
 log = logging.getLogger("sglang_subgw.shard")
 
 _HEARTBEAT_SECONDS = 0.5
+_GIVE_UP_SECONDS = 1.0
 
 
 def main(spec_json: str) -> None:
@@ -37,14 +40,19 @@ def main(spec_json: str) -> None:
     # A copy: the host keeps the original, which ends with the shard's place even if nothing here ever ran.
     channel = Channel.from_fd(os.dup(spec.channel_fd))
     _configure_logging(spec)
+    shard = _Shard(spec, channel)
     try:
         with asyncio.Runner(loop_factory=_loop_factory(spec.config.loop)) as runner:
-            runner.run(_Shard(spec, channel).run())
+            try:
+                runner.run(shard.run())
+            except (SystemExit, KeyboardInterrupt) as exc:
+                # It has left the loop, of which nothing else knows yet.
+                runner.run(shard.give_up(exc))
+                raise
     except asyncio.CancelledError:
         _tell(channel, "stopped")
     except BaseException as exc:
-        reason = str(exc) if isinstance(exc, SubgwError) else f"{type(exc).__name__}: {exc}"
-        _tell(channel, "failed", reason=reason, traceback=traceback.format_exc()[-16000:])
+        shard.tell_failed(exc)
         raise SystemExit(1) from None
     finally:
         channel.close()
@@ -55,6 +63,7 @@ class _Shard:
         self._spec = spec
         self._channel = channel
         self._orphaned = False
+        self._told_failed = False
         self._drain_task: asyncio.Task[None] | None = None
         self._server: ShardServer | None = None
         self._handlers: dict[str, Callable[..., None]] = {
@@ -72,14 +81,16 @@ class _Shard:
         loop = asyncio.get_running_loop()
         self._main = asyncio.current_task()
         self._channel.setblocking(False)
-        loop.add_reader(self._channel.fileno(), self._on_channel)
+        loop.set_exception_handler(self._on_stray_error)
+        vital = self._vital = Vital()
+        loop.add_reader(self._channel.fileno(), vital.guard("channel to the gateway", self._on_channel))
         with Segment.attach(spec.segment) as segment:
             slot = self._slot = segment.slots[spec.index]
             slot.begin(spec.generation)
             slot.set(Word.THREAD_ID, threading.get_native_id())
-            heartbeat = loop.create_task(self._beat())
             contract = segment.contract()
             worker = TokenizerWorker(contract, slot, spec.index, spec.generation)
+            heartbeat = vital.task("heartbeat", self._beat(worker))
             self._engine = ShardEngine(worker, segment.slots)
             self._engine.broadcast_abort = self._broadcast_abort
             info = ShardInfo(
@@ -91,17 +102,21 @@ class _Shard:
                 pid=os.getpid(),
             )
             try:
-                await worker.start()
+                await worker.start(lambda exc: vital.fail("connection to the engine", exc))
                 if spec.config.app:
                     app = await application.load(spec.config.app, self._engine, info, spec.config)
                 else:
                     app = create_app(self._engine, info, spec.config)
                 server = ShardServer(app, spec.config, slot)
-                serving = loop.create_task(server.serve(sockets=[]))
+                serving = self._serving = vital.task("server", server.serve(sockets=[]))
                 await self._first_answer()
                 await server.wait_started(serving)
                 self._announce(server)
-                await serving
+                try:
+                    await vital.hold(serving, may_end=lambda: self._drain_task is not None)
+                except ShardFailed as exc:
+                    await self.give_up(exc)
+                    raise
             finally:
                 loop.remove_reader(self._channel.fileno())
                 heartbeat.cancel()
@@ -128,9 +143,33 @@ class _Shard:
         self._slot.set(Word.STATE, ShardState.READY)
         _tell(self._channel, "ready")
 
-    async def _beat(self) -> None:
+    def tell_failed(self, exc: BaseException) -> None:
+        """Tell the gateway, once, which then gives this shard no more connections."""
+        if self._told_failed:
+            return
+        self._told_failed = True
+        text = "".join(traceback.format_exception(exc))
+        _tell(self._channel, "failed", reason=_reason(exc)[:2000], traceback=text[-8000:])
+
+    async def give_up(self, exc: BaseException) -> None:
+        """After a failure: what runs ends with an error, and its connections move on to other shards."""
+        self.tell_failed(exc)
+        if self._server is None:
+            return
+        self._engine.fail_all(EngineUnavailable(f"This part of the server failed: {_reason(exc)}."), for_good=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GIVE_UP_SECONDS):
+                await self._server.retire(self._give_away)
+                await asyncio.wait([self._serving])
+
+    def _on_stray_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        # A callback or task that nothing waits for: most often the application's own.
+        log.error("Shard %d: %s", self._spec.index, context["message"], exc_info=context.get("exception"))
+
+    async def _beat(self, worker: TokenizerWorker) -> None:
         while True:
             self._slot.beat()
+            worker.look()
             await asyncio.sleep(_HEARTBEAT_SECONDS)
 
     def _on_channel(self) -> None:
@@ -166,7 +205,7 @@ class _Shard:
             # A second one is for those that won't wait as long as the first.
             if self._drain_task is not None:
                 self._drain_task.cancel()
-            self._drain_task = asyncio.get_running_loop().create_task(self._drain(self._server, timeout))
+            self._drain_task = self._vital.task("drain", self._drain(self._server, timeout))
 
     async def _drain(self, server: ShardServer, timeout: float) -> None:
         self._slot.set(Word.STATE, ShardState.DRAINING)
@@ -176,7 +215,7 @@ class _Shard:
 
     def _on_retire(self, timeout: float) -> None:
         if self._drain_task is None and self._server is not None:
-            self._drain_task = asyncio.get_running_loop().create_task(self._retire(self._server, timeout))
+            self._drain_task = self._vital.task("drain", self._retire(self._server, timeout))
 
     async def _retire(self, server: ShardServer, timeout: float) -> None:
         self._slot.set(Word.STATE, ShardState.DRAINING)
@@ -215,6 +254,10 @@ class _Shard:
             os._exit(1)
         asyncio.get_running_loop().remove_reader(self._channel.fileno())
         self._on_drain(0.0)
+
+
+def _reason(exc: BaseException) -> str:
+    return str(exc) if isinstance(exc, SubgwError) else f"{type(exc).__name__}: {exc}"
 
 
 def _loop_factory(choice: EventLoop) -> Callable[[], asyncio.AbstractEventLoop] | None:

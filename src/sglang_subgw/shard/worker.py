@@ -76,12 +76,20 @@ class TokenizerWorker:
         """The engine was told to pause: new requests wait."""
         return not self._running.is_set()
 
-    async def start(self) -> None:
-        """Open the sockets, receive, register; raises WireError when that can't be."""
+    async def start(self, on_failure: Callable[[Exception], None] | None = None) -> None:
+        """Open the sockets, receive, register; raises WireError when that can't be.
+
+        `on_failure` is called when nothing can be received any more.
+        """
         self._socket = WorkerSocket(self.contract.wire, self.endpoint, asyncio.get_running_loop())
         # Before registering: a pause that is broadcast at once must be heard.
-        self._socket.start(self._on_frame)
+        self._socket.start(self._on_frame, on_failure)
         self._send("TokenizerWorkerRegistrationReq", {"worker_ipc_name": self.endpoint})
+
+    def look(self) -> None:
+        """See to what has arrived unnoticed; raises ZMQError when nothing can be received any more."""
+        if self._socket is not None:
+            self._socket.look()
 
     async def submit(self, request: GenerateRequest) -> Call:
         """Check, tokenize and send; raises RequestRejected or EngineUnavailable with nothing left behind."""

@@ -25,6 +25,7 @@ class WorkerSocket:
         self.endpoint = endpoint
         self._loop = loop
         self._on_frame: Callable[[bytes], None] | None = None
+        self._on_failure: Callable[[Exception], None] | None = None
         self._context = zmq.Context()
         self._pull = self._context.socket(zmq.PULL)
         self._push = self._context.socket(zmq.PUSH)
@@ -33,20 +34,27 @@ class WorkerSocket:
             socket.set_hwm(0)
             socket.linger = _LINGER_MS
         self._fd: int | None = None
+        self._bound = False
         try:
             self._pull.bind(endpoint)
+            self._bound = True
             self._push.connect(wire.worker_endpoint)
         except zmq.ZMQError as exc:
             self.close()
             raise WireError(f"The shard's sockets can't be opened ({endpoint}): {exc}") from exc
 
-    def start(self, on_frame: Callable[[bytes], None]) -> None:
-        """Call `on_frame`, which must not raise, with each frame from now on."""
-        self._on_frame = on_frame
+    def start(self, on_frame: Callable[[bytes], None], on_failure: Callable[[Exception], None] | None = None) -> None:
+        """Call `on_frame` with each frame from now on, or `on_failure`, once, when that is over."""
+        self._on_frame, self._on_failure = on_frame, on_failure
         self._fd = int(self._pull.fd)
         self._loop.add_reader(self._fd, self._drain)
         # The descriptor only tells of changes: what has already arrived must be looked for.
         self._loop.call_soon(self._drain)
+
+    def look(self) -> None:
+        """Receive what a lost wake-up may have left; raises ZMQError when the socket can't be used any more."""
+        if self._on_frame is not None and int(self._pull.get(zmq.EVENTS)) & zmq.POLLIN:
+            self._drain()
 
     def send(self, frame: bytes) -> None:
         """Queue a frame for the router; never blocks."""
@@ -66,11 +74,24 @@ class WorkerSocket:
         self._pull.close()
         self._push.close()
         self._context.term()
-        if self.endpoint.startswith(_IPC):
+        if self._bound and self.endpoint.startswith(_IPC):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.endpoint.removeprefix(_IPC))
 
     def _drain(self) -> None:
+        try:
+            self._receive()
+        except Exception as exc:
+            # The descriptor would not tell of what still waits: from here on the shard would be deaf.
+            if self._fd is not None:
+                self._loop.remove_reader(self._fd)
+                self._fd = None
+            self._on_frame = None
+            if self._on_failure is None:
+                raise
+            self._on_failure(exc)
+
+    def _receive(self) -> None:
         receive = self._pull.recv
         for _ in range(_FRAMES_PER_WAKE_UP):
             on_frame = self._on_frame
