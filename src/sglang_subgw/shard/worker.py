@@ -201,6 +201,7 @@ class TokenizerWorker:
                 log.debug("A message %s came unasked.", message.kind)
         except Exception as exc:  # Whatever a frame holds, the next one must be read.
             self.undecodable += 1
+            self._slot.add(Word.UNDECODABLE)
             if self.undecodable == 1:
                 log.error("A frame from the engine was dropped; later ones are only counted. %r", exc)
 
