@@ -12,7 +12,7 @@ from ..config import MAX_SHARDS, Accept, GatewayConfig, Mode
 from ..contract import EngineContract, Segment, ShardState, Word, sweep_stale
 from ..engine.fence import RouterFence
 from ..engine.seats import Seat, SeatSweeper
-from ..errors import EngineDied, ShardFailed, ShardStartError
+from ..errors import ConfigError, EngineDied, ShardFailed, ShardStartError
 from ..modes.choose import Choice, choose
 from . import listener
 from .memory import private_bytes
@@ -140,10 +140,16 @@ class Gateway:
         self._supervisor.join(timeout)
         return not self._supervisor.is_alive()
 
-    def restart_shards(self) -> None:
-        """Begin to start every shard again, one after the other, while the others serve; no request fails by it."""
+    def restart_shards(self, *indices: int) -> None:
+        """Begin to start these shards, or all, again, one after the other while the others serve: no request fails.
+
+        Raises ConfigError for an index that no shard has.
+        """
         if self._supervisor is not None:
-            self._supervisor.restart_shards()
+            known = {shard.index for shard in self._supervisor.shards}
+            if not known.issuperset(indices):
+                raise ConfigError(f"There is no shard {min(set(indices) - known)}; the shards are {sorted(known)}.")
+            self._supervisor.restart_shards(indices or known)
 
     def resize(self, shards: int) -> None:
         """Begin to have `shards` shards; no request fails by it, and idle connections spread over the new ones.

@@ -10,6 +10,7 @@ from typing import Any
 from ..channel import Channel, ChannelClosedError
 from ..config import GatewayConfig
 from ..contract import Segment, ShardState, Word
+from ..errors import ShardStartError
 from ..modes import ShardHost, make_host
 from ..shard.spec import ShardSpec
 
@@ -127,24 +128,29 @@ class ShardHandle:
         return (time.monotonic_ns() - self._slot.get(Word.HEARTBEAT_NS)) / 1e9
 
     def start(self, now: float) -> None:
-        """Begin its next life."""
+        """Begin its next life; raises ShardStartError where this process has nothing left to start one with."""
         self.generation += 1
         self.ended = self._ready = self._told_stopped = self.stalled = self._again = False
         self._retire_by = None
         self._reason = ""
         self._started_at = now
         self._slot.set(Word.ACCEPTED, self._slot.get(Word.CONNECTIONS_SEEN))
-        self._host = make_host(
-            ShardSpec(
-                segment=self._segment.name,
-                index=self.index,
-                generation=self.generation,
-                config=self._config,
-                leader_pid=os.getpid(),
-            ),
-            scratch_dir=self._scratch_dir,
+        spec = ShardSpec(
+            segment=self._segment.name,
+            index=self.index,
+            generation=self.generation,
+            config=self._config,
+            leader_pid=os.getpid(),
         )
-        self._host.start()
+        try:
+            self._host = make_host(spec, scratch_dir=self._scratch_dir)
+            self._host.start()
+        except (OSError, RuntimeError) as exc:
+            # Of descriptors, processes or threads, which there may be more of later.
+            self.ended = True
+            self._slot.set(Word.STATE, ShardState.FAILED)
+            self._plan_next(now)
+            raise ShardStartError(f"{type(exc).__name__}: {exc}") from exc
         self._host.channel.setblocking(False)
 
     def send(self, kind: str, **fields: Any) -> None:
@@ -183,9 +189,12 @@ class ShardHandle:
         """Its place is free: nobody sees it any more, its counters and generation stay."""
         self._slot.set(Word.STATE, ShardState.EMPTY)
 
-    def kill(self) -> bool:
-        """End it by force; False where the mode can't."""
-        return self._host is None or self._host.kill()
+    def kill(self, reason: str = "") -> bool:
+        """End it by force, and remember why; False where the mode can't."""
+        killed = self._host is None or self._host.kill()
+        if killed:
+            self._reason = self._reason or reason
+        return killed
 
     def abandon(self) -> None:
         """Stop waiting for it."""
@@ -221,9 +230,12 @@ class ShardHandle:
             self.stopping = False
             self._start_again_at = now
         if restart and reason:
-            self._failures = 1 if now - self._started_at > _STEADY_SECONDS else self._failures + 1
-            self._start_again_at = now + _BACKOFF_SECONDS[min(self._failures, len(_BACKOFF_SECONDS)) - 1]
+            self._plan_next(now)
         return reason
+
+    def _plan_next(self, now: float) -> None:
+        self._failures = 1 if now - self._started_at > _STEADY_SECONDS else self._failures + 1
+        self._start_again_at = now + _BACKOFF_SECONDS[min(self._failures, len(_BACKOFF_SECONDS)) - 1]
 
     def describe(self) -> dict[str, Any]:
         """Its state for people and tools."""

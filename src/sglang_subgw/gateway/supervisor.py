@@ -14,12 +14,13 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from ..channel import ChannelClosedError
 from ..config import GatewayConfig
 from ..contract import GatewayState, Segment
+from ..errors import ShardStartError
 from .acceptor import Acceptor
 from .handle import ShardHandle
 
@@ -70,9 +71,9 @@ class Supervisor(threading.Thread):
         """Stop accepting, let what runs finish for up to `timeout` seconds, then end."""
         self._call(lambda: self._begin_stop(timeout))
 
-    def restart_shards(self) -> None:
-        """Start every shard again, one after the other, while the others serve."""
-        self._call(self._begin_restart)
+    def restart_shards(self, indices: Collection[int]) -> None:
+        """Start these shards again, one after the other, while the others serve."""
+        self._call(lambda: self._begin_restart(indices))
 
     def resize(self, count: int) -> None:
         """Have `count` shards: new ones start at once, those too many end one after the other."""
@@ -143,7 +144,11 @@ class Supervisor(threading.Thread):
             if starting >= max(1, os.cpu_count() or 1):
                 return
             if shard.startable(now):
-                shard.start(now)
+                try:
+                    shard.start(now)
+                except ShardStartError as exc:
+                    self._on_failed(shard, str(exc))
+                    continue
                 self._selector.register(shard.channel, selectors.EVENT_READ, lambda s=shard: self._on_channel(s))
                 starting += 1
 
@@ -193,6 +198,9 @@ class Supervisor(threading.Thread):
             return
         # An old life's requests must not go on in the engine with nobody to read their answers.
         self._fence(shard.index, generation)
+        self._on_failed(shard, reason)
+
+    def _on_failed(self, shard: ShardHandle, reason: str) -> None:
         if self._stop_at is not None:
             log.error("Shard %d ended during the stop: %s", shard.index, reason)
         elif shard.leaving:
@@ -208,10 +216,10 @@ class Supervisor(threading.Thread):
         now = time.monotonic()
         for shard in self.shards:
             if shard.late(now):
-                reason = f"Shard {shard.index} was not ready within {self._config.start_timeout_seconds:g} s."
-                if not shard.kill() or shard.proven or not self.ready.is_set():
-                    self._begin_failure(reason)
-                elif not shard.leaving:
+                reason = f"it was not ready within {self._config.start_timeout_seconds:g} s"
+                if not shard.kill(reason) or not self.ready.is_set():
+                    self._begin_failure(f"Shard {shard.index} failed: {reason}.")
+                elif not (shard.leaving or shard.proven):
                     self._give_up(shard, reason)
             if shard.overdue(now) and not shard.kill():
                 self._begin_failure(f"Shard {shard.index} does not end, and its mode can't end it by force.")
@@ -234,13 +242,15 @@ class Supervisor(threading.Thread):
         elif shard.stalled and not stalled:
             log.warning("Shard %d is no longer stalled.", shard.index)
         shard.stalled = stalled
-        if silent > self._config.stall_kill_seconds and shard.kill():
+        if silent > self._config.stall_kill_seconds and shard.kill(f"its loop did not turn for {silent:.1f} s"):
             log.error("Shard %d was killed: its loop had not turned for %.1f s.", shard.index, silent)
 
     # Restarts and other numbers of shards: one shard at a time gives up its place.
 
-    def _begin_restart(self) -> None:
-        self._to_restart.extend(shard for shard in self.shards if shard not in self._to_restart)
+    def _begin_restart(self, indices: Collection[int]) -> None:
+        for shard in self.shards:
+            if shard.index in indices and shard not in self._to_restart:
+                self._to_restart.append(shard)
 
     def _begin_resize(self, count: int) -> None:
         if self._stop_at is not None:

@@ -20,6 +20,8 @@ try:
     from sglang_subgw.shard.entry import main
     main({spec!r})
 finally:
+    # What was frozen would outlive the interpreter.
+    gc.unfreeze()
     images.release()
 """
 
