@@ -25,7 +25,12 @@ class InProcessHost:
         self._spec = dataclasses.replace(
             self._spec, channel_fd=self._shard_end.fileno(), created_ns=time.monotonic_ns()
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            self.channel.close()
+            self._shard_end.close()
+            raise
 
     def join(self, timeout: float) -> bool:
         """Wait for the thread's end."""

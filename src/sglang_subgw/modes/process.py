@@ -26,13 +26,18 @@ class ProcessHost:
         fd = self._shard_end.fileno()
         spec = dataclasses.replace(self._spec, channel_fd=fd, created_ns=time.monotonic_ns())
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "sglang_subgw.modes.child", spec.to_json()],
-            env={**os.environ, "PYTHONPATH": path},
-            pass_fds=(fd,),
-            stdin=subprocess.DEVNULL,
-        )
-        self._shard_end.close()
+        try:
+            self._child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "sglang_subgw.modes.child", spec.to_json()],
+                env={**os.environ, "PYTHONPATH": path},
+                pass_fds=(fd,),
+                stdin=subprocess.DEVNULL,
+            )
+        except BaseException:
+            self.channel.close()
+            raise
+        finally:
+            self._shard_end.close()
 
     def join(self, timeout: float) -> bool:
         """Wait for the child's end and reap it."""

@@ -52,6 +52,13 @@ def starts_once(engine: Any, info: Any, config: Any) -> Starlette:
     return app(engine, info, config)
 
 
+async def hangs_once(engine: Any, info: Any, config: Any) -> Starlette:
+    """The second start of shard 1 takes for ever."""
+    if info.index == 1 and info.generation == 2:
+        await asyncio.Event().wait()
+    return app(engine, info, config)
+
+
 def never_starts(engine: Any) -> Starlette:
     """Its factory fails."""
     raise InjectedError("in the factory")
