@@ -49,6 +49,10 @@ class WireError(SubgwError):
     """Raised by `wire` for a message that can't be encoded for, or decoded from, the engine."""
 
 
+class BenchError(SubgwError):
+    """Raised by `bench` when what is to be measured does not come up, answers wrongly or ends."""
+
+
 class RequestError(SubgwError):
     """Base of what ends one client's request: an HTTP status and OpenAI's error fields."""
 

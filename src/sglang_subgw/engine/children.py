@@ -32,8 +32,8 @@ class Children:
         self._on_phase = on_phase
         self._crash_signal = crash_signal
 
-    def engine_class(self) -> type:
-        """A sglang.Engine that notes its children here as it starts them."""
+    def engine_class(self, run_scheduler: Callable[..., None] | None = None) -> type:
+        """A sglang.Engine that notes its children here as it starts them, with another scheduler if one is given."""
         from sglang.srt.entrypoints.engine import Engine
 
         children = self
@@ -42,7 +42,7 @@ class Children:
             """sglang.Engine, seen from outside."""
 
             run_scheduler_process_func = staticmethod(
-                partial(run_child, children.directory, Engine.run_scheduler_process_func)
+                partial(run_child, children.directory, run_scheduler or Engine.run_scheduler_process_func)
             )
             run_detokenizer_process_func = staticmethod(
                 partial(run_child, children.directory, Engine.run_detokenizer_process_func)

@@ -30,10 +30,15 @@ _LONGEST_NAME: Final = 32
 
 
 def launch(
-    arguments: EngineArguments, *, runtime_dir: Path, on_phase: Callable[[str], None] = lambda _: None
+    arguments: EngineArguments,
+    *,
+    runtime_dir: Path,
+    on_phase: Callable[[str], None] = lambda _: None,
+    run_scheduler: Callable[..., None] | None = None,
 ) -> RunningEngine:
     """Start an engine; without a model in the arguments, the demo model on the CPU.
 
+    `run_scheduler` takes the place of SGLang's run_scheduler_process in the scheduler's process: a simulated one.
     Call it in the main thread. Raises ConfigError for arguments and EngineStartError for an engine that does not come
     up; those and whatever a signal handler raises meanwhile leave no process, shared memory or file behind.
     """
@@ -53,7 +58,7 @@ def launch(
             on_cpu = not accelerator_present()
             stack.enter_context(environment(CPU if on_cpu else {}))
             server_args = _server_args(arguments, on_cpu, on_phase)
-            engine_class = children.engine_class()
+            engine_class = children.engine_class(run_scheduler)
             # Not `engine_class(…)`: an engine whose __init__ fails must be within reach, to be undone.
             engine = object.__new__(engine_class)
             _start(engine, server_args, children)

@@ -1,0 +1,105 @@
+"""One run: load on one target, and what its parts used meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ..errors import BenchError
+from . import cpu
+from .child import Child
+from .histogram import Histogram
+from .memory import Memory
+from .targets import Target
+from .workload import Workload
+
+LOAD: Final = "load"
+
+
+@dataclass(slots=True)
+class GroupResult:
+    """What the clients of one group saw."""
+
+    events: int = 0
+    reads: int = 0
+    bytes: int = 0
+    requests: int = 0
+    errors: int = 0
+    said: list[str] = field(default_factory=list)
+    first: Histogram = field(default_factory=Histogram)
+    gaps: Histogram = field(default_factory=Histogram)
+    latencies: Histogram = field(default_factory=Histogram)
+
+    def add(self, seen: dict[str, Any]) -> None:
+        """Take in what one load generator tells."""
+        for name in ("events", "reads", "bytes", "requests", "errors"):
+            setattr(self, name, getattr(self, name) + seen[name])
+        self.said += seen["said"]
+        for name in ("first", "gaps", "latencies"):
+            getattr(self, name).add(Histogram.from_json(seen[name]))
+
+
+@dataclass(slots=True)
+class Run:
+    """What one run showed."""
+
+    target: str
+    seconds: float
+    groups: dict[str, GroupResult]
+    cpu: dict[str, float]
+    """Processor seconds by part, of this run alone."""
+    memory: dict[str, Memory]
+    balance: list[int]
+    start_seconds: tuple[float, ...]
+
+
+def measure(
+    target: Target, workload: Workload, prompt: Callable[[int], str], *, log_dir: Path, generators: int = 1
+) -> Run:
+    """Open the target, put the load on, measure for a while, close; raises BenchError when nothing is answered."""
+    target.open()
+    loads: list[Child] = []
+    try:
+        for number, share in enumerate(workload.split(generators)):
+            settings = share.to_load(target.address, target.model, prompt)
+            loads.append(Child("load", settings, log=log_dir / f"load-{number}.log"))
+        for load in loads:
+            load.hear()
+        time.sleep(workload.warm_seconds)
+        run = _window(target, workload, loads)
+    finally:
+        for load in loads:
+            load.close()
+        target.close()
+    for name, group in run.groups.items():
+        if group.errors and not (group.events or group.requests):
+            raise BenchError(f"{target.name} answered no request of {name}: {group.said[0]}")
+    return run
+
+
+def _window(target: Target, workload: Workload, loads: list[Child]) -> Run:
+    pids = [load.pid for load in loads]
+    balance = target.balance()
+    for load in loads:
+        load.ask(do="begin")
+    before = {**target.cpu_seconds(), LOAD: cpu.total(pids)}
+    started = time.monotonic()
+    time.sleep(workload.seconds)
+    after = {**target.cpu_seconds(), LOAD: cpu.total(pids)}
+    seconds = time.monotonic() - started
+    groups = {group.name: GroupResult() for group in workload.groups}
+    for answer in [load.ask(do="end") for load in loads]:
+        for name, seen in answer["groups"].items():
+            groups[name].add(seen)
+    return Run(
+        target=target.name,
+        seconds=seconds,
+        groups=groups,
+        cpu={part: used - before.get(part, 0.0) for part, used in after.items()},
+        memory=target.memory(),
+        balance=[now - then for now, then in zip(target.balance(), balance, strict=True)],
+        start_seconds=target.start_seconds,
+    )

@@ -1,0 +1,36 @@
+"""Memory of processes, from proc(5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes: resident; resident with shared pages divided among those who share them; private."""
+
+    rss: int = 0
+    pss: int = 0
+    uss: int = 0
+
+    def __add__(self, other: Memory) -> Memory:
+        return Memory(self.rss + other.rss, self.pss + other.pss, self.uss + other.uss)
+
+    def __sub__(self, other: Memory) -> Memory:
+        return Memory(self.rss - other.rss, self.pss - other.pss, self.uss - other.uss)
+
+
+def memory_of(pids: Iterable[int]) -> Memory:
+    """The sum over these processes; what has ended has none."""
+    return sum((_one(pid) for pid in pids), Memory())
+
+
+def _one(pid: int) -> Memory:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    except OSError:
+        return Memory()
+    sizes = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
+    return Memory(sizes["Rss"], sizes["Pss"], sizes["Private_Clean"] + sizes["Private_Dirty"])
