@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,7 @@ from sglang_subgw.__main__ import main
 from sglang_subgw.config import Mode
 from sglang_subgw.contract import ShardState, Word, segment
 from sglang_subgw.doctor import leftovers
+from sglang_subgw.engine import shared_memory
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +28,7 @@ def own_places(monkeypatch, tmp_path):
     shm.mkdir()
     tmp.mkdir()
     monkeypatch.setattr(leftovers, "_SHM_DIR", shm)
+    monkeypatch.setattr(shared_memory, "_SHM_DIR", shm)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp))
     return shm, tmp
 
@@ -69,8 +72,10 @@ def test_what_dead_owners_left_is_told_and_removed(no_segments, own_places, dead
     name = shm / f"sglang_subgw_{dead_pid}_0123abcd"
     name.write_bytes(b"x" * 4096)
     (shm / f"multi_tokenizer_args_{dead_pid}").write_bytes(b"x")
+    (shm / "sglang_loads_0123456789ab_0184f030.shm").write_bytes(b"x")
     directory = tmp / f"subgw-{dead_pid}-12345-abcdefgh"
-    directory.mkdir()
+    (directory / "e").mkdir(parents=True)
+    shared_memory.note(directory / "e", SimpleNamespace(instance_id="0123456789ab"))
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(directory / "s"))
     report = _json(capsys)
@@ -78,19 +83,21 @@ def test_what_dead_owners_left_is_told_and_removed(no_segments, own_places, dead
     assert [(one["kind"], one["sockets"]) for one in report["leftovers"]] == [
         ("segment", 0),
         ("sglang segment", 0),
+        ("sglang segment", 0),
         ("directory", 1),
     ]
     report = _json(capsys, "--fix")
     assert report["healthy"]
-    assert len(report["removed"]) == 3
+    assert len(report["removed"]) == 4
     assert list(shm.iterdir()) == list(tmp.iterdir()) == []
 
 
 def test_what_living_owners_have_is_left_alone(no_segments, own_places, capsys):
     shm, _ = own_places
     (shm / f"multi_tokenizer_args_{os.getpid()}").write_bytes(b"x")
+    (shm / "sglang_loads_0123456789ab_0184f030.shm").write_bytes(b"of an engine that left no note")
     assert _json(capsys, "--fix")["leftovers"] == []
-    assert len(list(shm.iterdir())) == 1
+    assert len(list(shm.iterdir())) == 2
 
 
 def test_a_mode_that_can_not_run_is_not_healthy_and_named(no_segments, capsys):

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable
 
 from ..contract import sweep_stale
-from ..gateway.runtime import sweep_stale_dirs
+from ..engine import shared_memory
+from ..gateway.runtime import stale_dirs, sweep_stale_dirs
 from .signals import Interrupted, Signals
 
 log = logging.getLogger("sglang_subgw")
@@ -33,4 +34,12 @@ def run(log_level: str, command: Callable[[Signals], int]) -> int:
 
 
 def _sweep() -> list[str]:
-    return [*sweep_stale(), *map(str, sweep_stale_dirs())]
+    return [*sweep_stale(), *_sweep_sglang(), *map(str, sweep_stale_dirs())]
+
+
+def _sweep_sglang() -> list[str]:
+    # Before the directories: the notes in them tell which are whose.
+    found = shared_memory.stale(stale_dirs())
+    for path in found:
+        path.unlink(missing_ok=True)
+    return [path.name for path in found]

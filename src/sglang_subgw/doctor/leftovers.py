@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import stat
 from collections.abc import Iterable
@@ -11,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ..contract import process_start_time, stale_segments
+from ..contract import stale_segments
+from ..engine import shared_memory
 from ..gateway.runtime import stale_dirs
 
 _SHM_DIR: Final = Path("/dev/shm")
-_SGLANG_SEGMENT: Final = re.compile(r"multi_tokenizer_args_(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +45,9 @@ class Leftover:
 def leftovers() -> list[Leftover]:
     """All of this user's."""
     found = [Leftover("segment", path, path.stat().st_size) for path in _own(_SHM_DIR / n for n in stale_segments())]
-    found += [Leftover("sglang segment", path, path.stat().st_size) for path in _own(_sglang_segments())]
-    for directory in stale_dirs():
+    directories = stale_dirs()
+    found += [Leftover("sglang segment", path, path.stat().st_size) for path in shared_memory.stale(directories)]
+    for directory in directories:
         files = [path.lstat() for path in directory.rglob("*")]
         sockets = sum(stat.S_ISSOCK(file.st_mode) for file in files)
         found.append(Leftover("directory", directory, sum(file.st_size for file in files), sockets))
@@ -56,8 +56,3 @@ def leftovers() -> list[Leftover]:
 
 def _own(paths: Iterable[Path]) -> list[Path]:
     return [path for path in paths if path.exists() and path.stat().st_uid == os.geteuid()]
-
-
-def _sglang_segments() -> list[Path]:
-    found = ((path, _SGLANG_SEGMENT.fullmatch(path.name)) for path in sorted(_SHM_DIR.glob("multi_tokenizer_args_*")))
-    return [path for path, match in found if match is not None and process_start_time(int(match[1])) is None]

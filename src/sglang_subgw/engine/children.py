@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import psutil  # type: ignore
 
+from ..tether import Tether
+from . import shared_memory
 from .host import CrashSignal, stop_signals_ignored
 
 _STARTED: Final = "started"
@@ -42,15 +44,16 @@ class Children:
             """sglang.Engine, seen from outside."""
 
             run_scheduler_process_func = staticmethod(
-                partial(run_child, children.directory, run_scheduler or Engine.run_scheduler_process_func)
+                partial(run_child, Tether(), children.directory, run_scheduler or Engine.run_scheduler_process_func)
             )
             run_detokenizer_process_func = staticmethod(
-                partial(run_child, children.directory, Engine.run_detokenizer_process_func)
+                partial(run_child, Tether(), children.directory, Engine.run_detokenizer_process_func)
             )
 
             @classmethod
             def _launch_scheduler_processes(cls, server_args: Any, port_args: Any, *args: Any, **kwargs: Any) -> Any:
                 children.port_args = port_args
+                shared_memory.note(children.directory, port_args)
                 children._crash_signal.claim()
                 children._on_phase("starting the scheduler")
                 with stop_signals_ignored():
@@ -123,8 +126,12 @@ class Children:
             time.sleep(_POLL_SECONDS)
 
 
-def run_child(directory: Path, run: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-    """In the child: run SGLang's process function, and keep the last error it logs where the launcher finds it."""
+def run_child(tether: Tether, directory: Path, run: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """In the child: run SGLang's process function, and keep the last error it logs where the launcher finds it.
+
+    `tether` comes first: reading `run` imports SGLang, which takes long enough for the launcher to be killed meanwhile.
+    SGLang's own tie to its parent comes after all imports, and misses that.
+    """
     (directory / _STARTED).touch()
     _tame_progress_bars(hide=os.environ.get("TQDM_DISABLE") == "1")
     logging.getLogger("sglang").addHandler(_LastWords(directory / f"{_LAST_WORDS}{os.getpid()}"))

@@ -9,14 +9,13 @@ import os
 import shutil
 from collections.abc import Iterable
 from multiprocessing.shared_memory import SharedMemory
-from pathlib import Path
 from typing import Any, Final
 
+from . import shared_memory
 from .children import Children
 
 _GRACE_SECONDS: Final = 15.0
 """As long as SGLang itself gives its schedulers to release an accelerator."""
-_SHM_DIR: Final = Path("/dev/shm")
 
 
 def close_engine(engine: Any, children: Children, *, graceful: bool) -> None:
@@ -108,9 +107,9 @@ async def _settled(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 def _remove_shared_memory(children: Children) -> None:
     with contextlib.suppress(FileNotFoundError):
-        memory = SharedMemory(f"multi_tokenizer_args_{os.getpid()}")
+        # By its class, which also tells the resource tracker.
+        memory = SharedMemory(shared_memory.arguments_name(os.getpid()))
         memory.close()
         memory.unlink()
-    if instance := getattr(children.port_args, "instance_id", ""):
-        for path in _SHM_DIR.glob(f"sglang_loads_*{instance}*"):
-            path.unlink(missing_ok=True)
+    for path in shared_memory.noted(children.directory):
+        path.unlink(missing_ok=True)
