@@ -6,6 +6,7 @@ A SOCK_SEQPACKET pair keeps message borders, passes descriptors, and tells each 
 from __future__ import annotations
 
 import json
+import os
 import socket
 from typing import Any, Final, Self
 
@@ -15,6 +16,14 @@ _MAX_FDS: Final = 4
 
 class ChannelClosedError(Exception):
     """Raised by `Channel.receive` and `send` when the other side is gone."""
+
+
+class DescriptorLostError(Exception):
+    """Raised by `Channel.receive` for a message whose descriptor this process, with too many open, had no place for."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"no place for the descriptor of {kind!r}: too many open files")
+        self.kind = kind
 
 
 class Channel:
@@ -64,9 +73,12 @@ class Channel:
             raise ChannelClosedError(str(exc)) from exc
 
     def receive(self) -> tuple[dict[str, Any], list[int]]:
-        """The next message and its descriptors; ChannelClosedError at the end, BlockingIOError when none waits."""
+        """The next message and its descriptors; ChannelClosedError at the end, BlockingIOError when none waits.
+
+        A message whose descriptor is lost raises DescriptorLostError; the next one can be received all the same.
+        """
         try:
-            data, fds, _, _ = socket.recv_fds(self._sock, _MAX_MESSAGE, _MAX_FDS)
+            data, fds, flags, _ = socket.recv_fds(self._sock, _MAX_MESSAGE, _MAX_FDS, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             raise
         except OSError as exc:
@@ -74,6 +86,10 @@ class Channel:
         if not data:
             raise ChannelClosedError("the other side closed the channel")
         message: dict[str, Any] = json.loads(data)
+        if flags & socket.MSG_CTRUNC:
+            for fd in fds:
+                os.close(fd)
+            raise DescriptorLostError(message["kind"])
         return message, fds
 
     def close(self) -> None:

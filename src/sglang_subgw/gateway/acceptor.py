@@ -11,8 +11,10 @@ from collections import deque
 from collections.abc import Sequence
 
 from ..config import Accept, GatewayConfig
+from ..seldom import Seldom
 from . import listener
 from .handle import ShardHandle
+from .room import Rooms
 
 log = logging.getLogger("sglang_subgw.gateway")
 
@@ -44,6 +46,8 @@ class Acceptor:
         """The sockets of each shard, by its index."""
         self._listening = False
         self._watched: set[socket.socket] = set()
+        self._rooms = Rooms(shards)
+        self._refused = Seldom(log)
         self._pause_until = 0.0
         self._parked: deque[tuple[socket.socket, bool]] = deque()
         """Connections that no shard could take when they came, and whether each was idle."""
@@ -92,7 +96,8 @@ class Acceptor:
         wanted: set[socket.socket] = set()
         if open_ and not self.closed and not self._pause_until and any(shard.serving for shard in self._shards):
             self.hand_over_parked()
-            wanted.update(self._wanted())
+            # What comes after those that no shard can take now waits better in the backlog.
+            wanted.update(() if self._parked else self._wanted())
         for sock in self._watched - wanted:
             self._selector.unregister(sock)
         for sock in wanted - self._watched:
@@ -140,6 +145,9 @@ class Acceptor:
 
     def _accept(self, sock: socket.socket) -> None:
         for _ in range(_ACCEPTS_PER_WAKEUP):
+            if not self._candidates():
+                self._pause("the shards have no file descriptors left for more; ulimit -n raises their number")
+                return
             try:
                 connection, _ = sock.accept()
             except BlockingIOError:
@@ -147,15 +155,27 @@ class Acceptor:
             except ConnectionAbortedError:
                 continue
             except OSError as exc:
-                log.error("No connection can be accepted now: %s", exc)
-                self._pause_until = time.monotonic() + _PAUSE_SECONDS
-                self.watch(open_=True)
+                self._pause(str(exc))
                 return
             self.take(connection)
             if self._parked:
+                self._pause("no shard takes one")
                 return
+
+    def _pause(self, reason: str) -> None:
+        """Leave those that come to the kernel for a moment: it has a backlog, and room may come."""
+        if any(shard.serving for shard in self._shards):
+            self._refused.error("Connections wait: %s.", reason)
+        self._pause_until = time.monotonic() + _PAUSE_SECONDS
+        self.watch(open_=True)
+
+    def _candidates(self) -> list[ShardHandle]:
+        return [shard for shard in self._shards if shard.serving and self._rooms.left(shard) > 0]
 
     def _hand_over(self, connection: socket.socket, idle: bool) -> bool:
         # An idle connection may never have another request: it is the number of connections that it makes uneven.
-        by_load = sorted((s for s in self._shards if s.serving), key=lambda s: s.idle_load if idle else s.load)
-        return any(shard.hand_over(connection.fileno(), idle=idle) for shard in by_load)
+        for shard in sorted(self._candidates(), key=lambda s: s.idle_load if idle else s.load):
+            if shard.hand_over(connection.fileno(), idle=idle):
+                self._rooms.use(shard)
+                return True
+        return False

@@ -81,6 +81,11 @@ class ShardHandle:
         return self._slot.load
 
     @property
+    def underway(self) -> int:
+        """Connections that were handed to it, and that it has not taken over yet."""
+        return self._slot.get(Word.ACCEPTED) - self._slot.get(Word.CONNECTIONS_SEEN)
+
+    @property
     def idle_load(self) -> tuple[int, int]:
         """The balancer's sort key for a connection that has no request."""
         return self._slot.idle_load

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
-from ..channel import ChannelClosedError
+from ..channel import ChannelClosedError, DescriptorLostError
 from ..config import GatewayConfig
 from ..contract import GatewayState, Segment
 from ..errors import ShardStartError
@@ -158,6 +158,9 @@ class Supervisor(threading.Thread):
                 message, fds = shard.channel.receive()
             except BlockingIOError:
                 return
+            except DescriptorLostError as exc:
+                log.error("A connection that shard %d gave away is lost: %s.", shard.index, exc)
+                continue
             except ChannelClosedError:
                 self._on_gone(shard)
                 return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -47,7 +46,7 @@ class Connections:
     def move_on(self, give_away: Callable[[int], bool], limit: float = math.inf) -> None:
         """From now on, give connections away as soon as they are between two requests, up to `limit` of them.
 
-        `give_away` takes a copy of the descriptor and says whether somebody else has it now.
+        `give_away` sends a copy of the descriptor and says whether somebody else has it now.
         """
         self._give_away, self._to_give = give_away, limit
         for connection in list(self.open):
@@ -61,11 +60,7 @@ class Connections:
     def give(self, fd: int) -> bool:
         """Give one away; True when somebody else has it now."""
         assert self._give_away is not None
-        copy = os.dup(fd)
-        try:
-            given = self._give_away(copy)
-        finally:
-            os.close(copy)
+        given = self._give_away(fd)
         self._to_give -= given
         return given
 

@@ -15,11 +15,12 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from ..channel import Channel, ChannelClosedError
+from ..channel import Channel, ChannelClosedError, DescriptorLostError
 from ..config import EventLoop
 from ..contract import Segment, ShardState, Word
 from ..errors import EngineUnavailable, ShardFailed, SubgwError
 from ..http.app import create_app
+from ..seldom import Seldom
 from . import application
 from .engine import ShardEngine
 from .info import ShardInfo
@@ -64,6 +65,7 @@ class _Shard:
         self._channel = channel
         self._orphaned = False
         self._told_failed = False
+        self._lost = Seldom(log)
         self._drain_task: asyncio.Task[None] | None = None
         self._server: ShardServer | None = None
         self._handlers: dict[str, Callable[..., None]] = {
@@ -178,6 +180,9 @@ class _Shard:
                 message, fds = self._channel.receive()
             except BlockingIOError:
                 return
+            except DescriptorLostError as exc:
+                self._on_lost(exc)
+                continue
             except ChannelClosedError:
                 self._on_leader_gone()
                 return
@@ -188,6 +193,13 @@ class _Shard:
         sock.setblocking(False)
         assert self._server is not None  # the gateway hands over to ready shards only
         self._server.adopt(sock, idle=idle)
+
+    def _on_lost(self, exc: DescriptorLostError) -> None:
+        if exc.kind != "connection":
+            raise exc
+        # It is no longer on its way here.
+        self._slot.add(Word.CONNECTIONS_SEEN)
+        self._lost.error("Shard %d lost a connection: %s.", self._spec.index, exc)
 
     def _on_listen(self, fd: int) -> None:
         assert self._server is not None
