@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -108,6 +109,9 @@ class Parent:
     """The parent, seen from one of its processes: what others print to stdout goes to the log."""
 
     def __init__(self) -> None:
+        # Thousands of connections need as many descriptors.
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self._out = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
         self._in = sys.stdin

@@ -2,54 +2,121 @@
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 from ..cli.parser import CommandParser
-from ..cli.progress import Progress
+from ..config import SHARD_MODES
 from ..errors import ConfigError
 from . import machine
-from .runner import Bench, Plan
-from .scenarios import SCENARIOS, scenario
+from .progress import Bar
+from .report import write_report
+from .runner import Bench, Outcome, Plan
+from .scenarios import SCENARIOS, Scenario, scenario
 from .table import render
+from .workload import FORMATS
+
+_EPILOG = """\
+What is measured: processor time per event or request of each part (shards, main interpreter, SGLang's detokenizer and
+scheduler, the load generator), times as clients see them, throughput, memory, start, balance. A simulated scheduler
+takes the model's time out; router, detokenizer and everything in front of them are the real ones.
+
+  bench chat-64 --against sglang          SGLang's own server beside it, in the same run
+  bench saturate --modes subinterp,process,thread --shards 1,2
+  bench short long-prompt --out results   results.json and a page with charts
+  bench chat-64 --url http://127.0.0.1:8000   whatever runs there
+"""
 
 
 def bench(argv: Sequence[str]) -> int:
-    """Run scenarios and print their results; returns 0."""
-    parser = _parser()
-    options = parser.parse_args(argv)
+    """Run scenarios, print and write their results; returns 0."""
+    options = _parser().parse_args(argv)
     if options.list:
         width = max(map(len, SCENARIOS))
-        for one in SCENARIOS.values():
-            print(f"{one.name:<{width}}  {one.about}")
+        print("\n".join(f"{one.name:<{width}}  {one.about}" for one in SCENARIOS.values()))
         return 0
+    plan, chosen = _plan(options), _scenarios(options)
+    about = machine.describe()
+    print(machine.line(about), flush=True)
+    results: list[tuple[Scenario, list[Outcome]]] = []
+    with Bar() as bar, Bench(plan, on_phase=bar.phase) as running:
+        for one in chosen:
+            outcomes = running.run(one, bar.turn)
+            bar.clear()
+            print(render(one, outcomes), flush=True)
+            results.append((one, outcomes))
+        starts = running.start_seconds
+    if options.out:
+        page = write_report(Path(options.out), about, starts, results)
+        print(f"\nWritten: {page}")
+    return 0
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    engine = options.engine or ("sglang" if find_spec("sglang") else "wire")
+    if engine != "wire" and find_spec("sglang") is None:
+        raise ConfigError(f"--engine {engine} needs SGLang, which isn't installed.", hint="--engine wire does not.")
+    against = options.against or []
+    unknown = [one for one in against if one != "sglang" and "://" not in one]
+    if unknown:
+        raise ConfigError(f"--against takes sglang or a URL, not {unknown[0]!r}.")
+    return Plan(
+        engine=engine,
+        modes=_choices("--modes", options.modes, [mode.value for mode in SHARD_MODES]),
+        shards=tuple(_number("--shards", part) for part in options.shards.split(",")) if options.shards else (),
+        gateways=not options.url,
+        against_sglang="sglang" in against,
+        urls=(*([options.url] if options.url else []), *(one for one in against if one != "sglang")),
+        rounds=options.rounds,
+        floors=not options.no_floor,
+        ungrouped=options.ungrouped,
+        codec=options.codec,
+        loop=options.loop,
+        engine_argv=("--model-path", options.model_path) if options.model_path else (),
+        pythons=tuple(options.python or ()),
+        generators=options.generators,
+    )
+
+
+def _scenarios(options: argparse.Namespace) -> list[Scenario]:
     if not options.scenario:
         raise ConfigError("No scenario is named.", hint=f"There are {', '.join(SCENARIOS)}; --list says what they are.")
-    chosen = [scenario(name) for name in options.scenario]
-    plan = Plan(
-        modes=tuple(options.modes.split(",")) if options.modes else chosen[0].modes,
-        shards=tuple(map(int, options.shards.split(","))) if options.shards else chosen[0].shards,
-        rounds=options.rounds,
-        against_sglang=options.against == "sglang",
-        floors=True,
-        grouped=not options.ungrouped,
-        codec=options.codec,
-        engine_argv=("--model-path", options.model_path) if options.model_path else (),
-        loop=options.loop,
-    )
-    about = machine.describe()
-    print(machine.line(about))
-    with Progress(sys.stderr) as progress, Bench(plan, on_phase=progress.phase) as running:
-        for one in chosen:
-            outcome = running.run(one, one.workload, progress.phase)
-            print(render(outcome), flush=True)
-    return 0
+    changes: dict[str, Any] = {
+        "connections": options.streams,
+        "format": options.format,
+        "prompt_tokens": options.prompt_tokens,
+        "max_tokens": options.max_tokens,
+        "seconds": options.seconds,
+        "warm_seconds": options.warm,
+        "step_seconds": None if options.rate is None else 1 / options.rate if options.rate else 0.0,
+    }
+    changes = {name: value for name, value in changes.items() if value is not None}
+    return [scenario(name).changed(**changes) for name in options.scenario]
+
+
+def _choices(option: str, text: str | None, choices: Sequence[str]) -> tuple[str, ...]:
+    parts = tuple(text.split(",")) if text else ()
+    for part in parts:
+        if part not in choices:
+            raise ConfigError(f"{option} takes some of {', '.join(choices)}, not {part!r}.")
+    return parts
+
+
+def _number(option: str, text: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise ConfigError(f"{option} takes numbers above 0, not {text!r}.")
+    return int(text)
 
 
 def _parser() -> CommandParser:
     parser = CommandParser(
         prog="python -m sglang_subgw bench",
         description="Measure this gateway, with the model's time taken out, and others beside it in the same run.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -57,10 +124,27 @@ def _parser() -> CommandParser:
     add("--list", action="store_true", help="the scenarios")
     add("--modes", metavar="LIST", help="modes of this gateway, for instance subinterp,process")
     add("--shards", metavar="LIST", help="numbers of shards, for instance 1,2")
-    add("--against", metavar="sglang", help="beside it, in the same run: SGLang's own server with as many workers")
+    add("--against", action="append", metavar="sglang|URL", help="SGLang's own server with as many workers, or another")
+    add("--url", help="measure what runs there instead of gateways of its own")
+    add(
+        "--engine", choices=("sglang", "model", "wire"), help="SGLang without a model (default), with one, or no SGLang"
+    )
+    add(
+        "--model-path", metavar="DIR", help="whose tokenizer is used, or what --engine model serves (default: the demo)"
+    )
+    add("--python", action="append", metavar="PATH", help="a gateway that this Python runs, on a wire engine, as well")
     add("--rounds", type=int, default=3, help="how often every variant has its turn (default %(default)s)")
+    add("--seconds", type=float, help="how long each turn is measured")
+    add("--warm", type=float, metavar="S", help="how long the load runs before that")
+    add("--streams", type=int, metavar="N", help="connections of the measured group")
+    add("--rate", type=float, help="tokens a second of each stream, 0 for as fast as it goes")
+    add("--format", choices=FORMATS[:-1], help="of the measured requests")
+    add("--prompt-tokens", type=int, metavar="N", help="of the measured requests")
+    add("--max-tokens", type=int, metavar="N", help="of the measured requests")
     add("--ungrouped", action="store_true", help="one message per token to a worker, as SGLang to 0.5.22")
     add("--codec", default="pickle", choices=("pickle", "msgpack"), help="SGLang's wire (default %(default)s)")
-    add("--model-path", metavar="DIR", help="whose tokenizer is used (default: the demo model's)")
     add("--loop", default="auto", choices=("auto", "uvloop", "asyncio"), help="event loop of a shard")
+    add("--generators", type=int, default=1, metavar="N", help="load generators, a process each (default %(default)s)")
+    add("--no-floor", action="store_true", help="without the bare writers")
+    add("--out", metavar="DIR", help="write results.json and index.html there")
     return parser

@@ -16,7 +16,7 @@ TEXT: Final = (
     "others do the same. What is measured here is the way of a word from an engine to the one who asked for it. "
 )
 """What a simulated model says, over and over, and what prompts are made of."""
-CONTEXT_LENGTH: Final = 1 << 20
+CONTEXT_LENGTH: Final = 1 << 22
 """Nothing is computed over it, so that any prompt fits."""
 
 
@@ -38,13 +38,14 @@ def sglang_environment(*, grouped: bool, codec: str) -> Iterator[bool]:
         yield on_cpu
 
 
-def engine_argv(argv: Sequence[str]) -> list[str]:
-    """SGLang's arguments with the demo model, if none is named, and a context that any prompt fits in."""
+def engine_argv(argv: Sequence[str], *, simulated: bool = True) -> list[str]:
+    """SGLang's arguments with the demo model, if none is named; simulated, with a context that any prompt fits in."""
     from ..engine.demo.model import ensure_demo_model
 
     if not args_of.names_model(argv):
         argv = list(args_of.with_demo_model(argv, ensure_demo_model()))
-    return [*argv, "--context-length", str(CONTEXT_LENGTH), "--log-level", "error"]
+    context = ["--context-length", str(CONTEXT_LENGTH)] if simulated else []
+    return [*argv, *context, "--log-level", "error"]
 
 
 def script_for(argv: Sequence[str], pace_path: str) -> SchedulerScript:

@@ -26,8 +26,8 @@ def sglang_engine(settings: dict[str, Any], on_phase: Callable[[str], None]) -> 
 
     with ExitStack() as stack:
         stack.enter_context(sglang_environment(grouped=settings["grouped"], codec=settings["codec"]))
-        argv = engine_argv(settings["argv"])
-        run_scheduler = script_for(argv, settings["pace"]).scheduler()
+        argv = engine_argv(settings["argv"], simulated=settings["simulated"])
+        run_scheduler = script_for(argv, settings["pace"]).scheduler() if settings["simulated"] else None
         directory = make_runtime_dir()
         stack.callback(remove_runtime_dir, directory)
         yield stack.enter_context(launch(argv, runtime_dir=directory, on_phase=on_phase, run_scheduler=run_scheduler))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ def describe() -> dict[str, Any]:
     }
 
 
-def line(machine: dict[str, Any]) -> str:
+def line(machine: Mapping[str, Any]) -> str:
     """In one line."""
     return (
         f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gb']:.0f} GB, "

@@ -14,7 +14,7 @@ from .child import Child
 from .histogram import Histogram
 from .memory import Memory
 from .targets import Target
-from .workload import Workload
+from .workload import Group, Workload
 
 LOAD: Final = "load"
 
@@ -54,15 +54,19 @@ class Run:
     memory: dict[str, Memory]
     balance: list[int]
     start_seconds: tuple[float, ...]
+    memory_idle: dict[str, Memory] = field(default_factory=dict)
+    """Before the load."""
+    connections: int = 0
 
 
 def measure(
-    target: Target, workload: Workload, prompt: Callable[[int], str], *, log_dir: Path, generators: int = 1
+    target: Target, workload: Workload, prompt: Callable[[Group], str], *, log_dir: Path, generators: int = 1
 ) -> Run:
     """Open the target, put the load on, measure for a while, close; raises BenchError when nothing is answered."""
     target.open()
     loads: list[Child] = []
     try:
+        idle = target.memory()
         for number, share in enumerate(workload.split(generators)):
             settings = share.to_load(target.address, target.model, prompt)
             loads.append(Child("load", settings, log=log_dir / f"load-{number}.log"))
@@ -70,6 +74,7 @@ def measure(
             load.hear()
         time.sleep(workload.warm_seconds)
         run = _window(target, workload, loads)
+        run.memory_idle = idle
     finally:
         for load in loads:
             load.close()
@@ -102,4 +107,5 @@ def _window(target: Target, workload: Workload, loads: list[Child]) -> Run:
         memory=target.memory(),
         balance=[now - then for now, then in zip(target.balance(), balance, strict=True)],
         start_seconds=target.start_seconds,
+        connections=workload.connections,
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from .histogram import Histogram
 from .measure import GroupResult, Run
+from .targets import SHARDS
 
 type Metrics = dict[str, float]
 
@@ -35,9 +36,17 @@ def metrics(run: Run, background: Iterable[str] = ()) -> Metrics:
     for part, memory in run.memory.items():
         for kind in ("rss", "pss", "uss"):
             found[f"{part} {kind}"] = getattr(memory, kind) / 1e6
+    for name in set(background) & run.groups.keys():
+        if (times := run.groups[name].latencies).count:
+            found[f"{name} p50"], found[f"{name} p99"] = times.quantile(0.5) * 1e3, times.quantile(0.99) * 1e3
+        found[f"{name} requests/s"] = run.groups[name].requests / run.seconds
+    if (idle := run.memory_idle.get(SHARDS)) is not None:
+        found["kB/stream"] = (run.memory[SHARDS].uss - idle.uss) / 1e3 / run.connections
+    found["connections"] = float(run.connections)
     if run.start_seconds:
         found["start"] = max(run.start_seconds)
     if total := sum(run.balance):
+        found["tokens/s"] = total / run.seconds
         found["balance"] = max(run.balance) * len(run.balance) / total
     return found
 

@@ -3,48 +3,60 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from .engines import TEXT
+from .gateways import GatewayHost, GatewayTarget
 from .measure import Run, measure
 from .pace import Pace
+from .probe import sample_event
+from .prompts import Prompts
 from .results import Variant
 from .scenarios import Scenario
-from .targets import Floor, GatewayHost, GatewayTarget, Stock, Target
+from .servers import Remote, Stock
+from .targets import Floor, Target
 from .workload import Group, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to measure, and how often."""
+    """What to measure, and how often; empty modes and shards are the scenario's."""
 
-    modes: tuple[str, ...]
-    shards: tuple[int, ...]
-    rounds: int = 3
+    engine: str = "sglang"
+    """sglang: SGLang's router and detokenizer with a simulated scheduler; model: with its own; wire: no sglang."""
+    modes: tuple[str, ...] = ()
+    shards: tuple[int, ...] = ()
+    gateways: bool = True
     against_sglang: bool = False
-    floors: bool = False
-    grouped: bool = True
+    urls: tuple[str, ...] = ()
+    rounds: int = 3
+    floors: bool = True
+    ungrouped: bool = False
     codec: str = "pickle"
-    engine_argv: tuple[str, ...] = ()
     loop: str = "auto"
+    engine_argv: tuple[str, ...] = ()
+    pythons: tuple[str, ...] = ()
+    """Others than this one to run gateways in, on a wire engine."""
+    generators: int = 1
 
 
 @dataclass(slots=True)
 class Outcome:
-    """One scenario's results."""
+    """One case of a scenario: what each variant showed."""
 
     scenario: Scenario
-    workload: Workload
+    case: str
     variants: list[Variant] = field(default_factory=list)
 
-    def variant(self, name: str) -> Variant | None:
-        """The variant of this name."""
-        return next((variant for variant in self.variants if variant.name == name), None)
+    @property
+    def title(self) -> str:
+        """The scenario's name, and the case's."""
+        return f"{self.scenario.name}: {self.case}" if self.case else self.scenario.name
 
 
 class Bench:
@@ -53,107 +65,116 @@ class Bench:
     def __init__(self, plan: Plan, *, on_phase: Callable[[str], None]) -> None:
         self._plan = plan
         self._on_phase = on_phase
-        self._directory = Path(tempfile.mkdtemp(prefix="sgb-"))
         self._stack = ExitStack()
-        self._tokenizer: Any = None
-        self._host: GatewayHost | None = None
-        self._stock: dict[int, Stock] = {}
+        self._hosts: dict[tuple[str, bool, str], GatewayHost] = {}
+        self._stocks: dict[tuple[bool, int], Stock] = {}
+        self.start_seconds: dict[str, float] = {}
+        """Of engines and servers, until they were up."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            self._directory = Path(tempfile.mkdtemp(prefix="sgb-"))
             stack.callback(shutil.rmtree, self._directory, ignore_errors=True)
             self._pace = stack.enter_context(Pace(self._directory / "pace"))
-            self._start(stack)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
-    @property
-    def engine_seconds(self) -> float:
-        """How long the engine took to start."""
-        return self._host.seconds if self._host is not None else 0.0
-
-    def run(self, scenario: Scenario, workload: Workload, on_turn: Callable[[str], None]) -> Outcome:
-        """All variants, in turn, as often as the plan says; `on_turn` hears whose it is."""
-        outcome = Outcome(scenario, workload)
-        self._pace.seconds = workload.step_seconds
-        targets = self._targets(scenario)
-        outcome.variants = [Variant(target.name, *_kind(target)) for target in targets]
-        background = [group.name for group in workload.groups if group.background]
-        event = self._event(targets, workload) if scenario.floors and self._plan.floors else ""
-        for number in range(1, self._plan.rounds + 1):
-            for target, variant in zip(targets, outcome.variants, strict=True):
-                on_turn(f"{scenario.name}, round {number} of {self._plan.rounds}: {target.name}")
-                if isinstance(target, Floor):
-                    target.event = event
+    def run(self, scenario: Scenario, on_turn: Callable[[str, int, int], None]) -> list[Outcome]:
+        """All cases and variants, in turn, as often as the plan says; `on_turn` hears what is next, of how many."""
+        outcomes, turns = [], []
+        for case in scenario.cases:
+            targets = self._targets(scenario, case)
+            variants = [Variant(target.name, target.mode, target.shards) for target in targets]
+            outcomes.append(Outcome(scenario, case, variants))
+            turns += [(outcomes[-1], target, variant) for target, variant in zip(targets, variants, strict=True)]
+        total = len(turns) * self._plan.rounds
+        for number in range(self._plan.rounds):
+            for i, (outcome, target, variant) in enumerate(turns):
+                on_turn(f"{outcome.title}, {target.name}", number * len(turns) + i, total)
+                workload = scenario.cases[outcome.case]
+                self._pace.seconds = workload.step_seconds
+                background = [group.name for group in workload.groups if group.background]
                 variant.add(self._measure(target, workload), background)
-        return outcome
+        return outcomes
 
-    def _start(self, stack: ExitStack) -> None:
-        plan = self._plan
-        settings = {
-            "engine": "sglang",
-            "argv": list(plan.engine_argv),
-            "pace": str(self._directory / "pace"),
-            "grouped": plan.grouped,
-            "codec": plan.codec,
-        }
-        if plan.modes:
-            self._host = GatewayHost(settings, log=self._directory / "host.log")
-            stack.callback(self._host.close)
-            self._host.start(self._on_phase)
-        if plan.against_sglang:
-            for workers in plan.shards:
-                self._on_phase(f"starting SGLang's own server with {workers} workers")
-                stock = Stock(f"sglang-{workers}", settings, workers=workers, log=self._directory / "sglang.log")
-                stack.callback(stock.end)
-                stock.open()
-                self._stock[workers] = stock
-
-    def _targets(self, scenario: Scenario) -> list[Target]:
+    def _targets(self, scenario: Scenario, case: str) -> list[Target]:
         plan, targets = self._plan, list[Target]()
-        for shards in plan.shards:
-            for mode in plan.modes:
-                assert self._host is not None
+        ungrouped = plan.ungrouped or case in scenario.ungrouped
+        kind = scenario.engine or plan.engine
+        for shards in plan.shards or scenario.shards:
+            for mode in plan.modes or scenario.modes if plan.gateways else ():
                 config = {"mode": mode, "shards": shards, "loop": plan.loop}
-                targets.append(GatewayTarget(f"{mode}-{shards}", self._host, config))
-            if shards in self._stock:
-                targets.append(self._stock[shards])
+                host = self._host(kind, ungrouped, sys.executable)
+                targets.append(GatewayTarget(f"{mode}-{shards}", host, config))
+            for python in plan.pythons:
+                config = {"mode": "auto", "shards": shards, "loop": plan.loop}
+                host = self._host("wire", ungrouped, python)
+                targets.append(GatewayTarget(f"{Path(python).name}-{shards}", host, config))
+            if plan.against_sglang and kind != "wire":
+                targets.append(self._stock(ungrouped, shards))
+        targets += [Remote(url, url) for url in plan.urls]
         if scenario.floors and plan.floors:
-            pace = str(self._directory / "pace")
-            targets += [
-                Floor(f"floor-{writer}", writer, pace=pace, log=self._directory / "floor.log")
-                for writer in ("send", "uvloop")
-            ]
+            pace, log = str(self._directory / "pace"), self._directory / "floor.log"
+            targets += [Floor(f"floor-{writer}", writer, pace=pace, log=log) for writer in ("send", "uvloop")]
+            event = self._event(targets[0], scenario.cases[case])
+            for floor in targets[-2:]:
+                assert isinstance(floor, Floor)
+                floor.event = event
         return targets
 
+    def _host(self, kind: str, ungrouped: bool, python: str) -> GatewayHost:
+        key = kind, ungrouped, python
+        if key not in self._hosts:
+            host = GatewayHost(self._settings(kind, ungrouped), log=self._directory / "host.log", python=python)
+            self._stack.callback(host.close)
+            host.start(self._on_phase)
+            self.start_seconds[f"engine ({kind})"] = host.seconds
+            self._hosts[key] = host
+        return self._hosts[key]
+
+    def _stock(self, ungrouped: bool, workers: int) -> Stock:
+        key = ungrouped, workers
+        if key not in self._stocks:
+            self._on_phase(f"starting SGLang's own server with {workers} workers")
+            settings = self._settings(self._plan.engine, ungrouped)
+            stock = Stock(f"sglang-{workers}", settings, workers=workers, log=self._directory / "sglang.log")
+            self._stack.callback(stock.end)
+            stock.open()
+            self.start_seconds[stock.name] = stock.start_seconds[0]
+            self._stocks[key] = stock
+        return self._stocks[key]
+
+    def _settings(self, kind: str, ungrouped: bool) -> dict[str, Any]:
+        return {
+            "engine": "wire" if kind == "wire" else "sglang",
+            "simulated": kind != "model",
+            "argv": list(self._plan.engine_argv),
+            "pace": str(self._directory / "pace"),
+            "grouped": not ungrouped,
+            "codec": self._plan.codec,
+        }
+
     def _measure(self, target: Target, workload: Workload) -> Run:
-        return measure(target, workload, self._prompt, log_dir=self._directory)
+        prompt = self._prompts(target).make
+        return measure(target, workload, prompt, log_dir=self._directory, generators=self._plan.generators)
 
-    def _prompt(self, tokens: int) -> str:
-        if self._tokenizer is None:
-            from .engines import engine_argv, model_tokenizer
+    def _prompts(self, target: Target) -> Prompts:
+        """A tokenizer's, where the server's is known."""
+        on_wire = isinstance(target, GatewayTarget) and target.on_wire
+        foreign = isinstance(target, Remote | Floor)
+        if on_wire:
+            return Prompts.by_characters(1)
+        return Prompts.by_characters() if foreign else Prompts.of_model(self._plan.engine_argv)
 
-            self._tokenizer = model_tokenizer(engine_argv(self._plan.engine_argv))
-        ids = self._tokenizer.encode(TEXT * (1 + tokens // 16), add_special_tokens=False).ids[:tokens]
-        text: str = self._tokenizer.decode(ids)
-        return text
-
-    def _event(self, targets: Sequence[Target], workload: Workload) -> str:
-        """One event as the first target sends it, for the bare writers to repeat."""
-        from .probe import sample_event
-
-        target = targets[0]
+    def _event(self, target: Target, workload: Workload) -> str:
+        """One event as a target sends it, for the bare writers to repeat."""
+        self._pace.seconds = min(workload.step_seconds, 0.02)
+        group = Group(format=workload.groups[0].format, max_tokens=64)
         target.open()
         try:
-            group = Group(format=workload.groups[0].format, max_tokens=64)
-            return sample_event(target.address, group.request(self._prompt(32), target.model, "localhost"))
+            return sample_event(target.address, group.request("Hello", target.model, "localhost"))
         finally:
             target.close()
-
-
-def _kind(target: Target) -> tuple[str, int]:
-    name, _, number = target.name.rpartition("-")
-    return (name, int(number)) if number.isdigit() else (target.name, 1)

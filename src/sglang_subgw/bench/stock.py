@@ -27,11 +27,15 @@ def _serve(settings: dict) -> None:  # type: ignore[type-arg]
 
     with sglang_environment(grouped=settings["grouped"], codec=settings["codec"]) as on_cpu:
         from sglang.srt.entrypoints.http_server import launch_server
+        from sglang.srt.managers.scheduler import run_scheduler_process
 
-        argv = engine_argv(settings["argv"])
+        argv = engine_argv(settings["argv"], simulated=settings["simulated"])
         server_args = read_server_args([*argv, "--port", str(settings["port"])], on_cpu=on_cpu)
         server_args.tokenizer_worker_num = settings["workers"]
-        launch_server(server_args, run_scheduler_process_func=script_for(argv, settings["pace"]).scheduler())
+        run_scheduler = (
+            script_for(argv, settings["pace"]).scheduler() if settings["simulated"] else run_scheduler_process
+        )
+        launch_server(server_args, run_scheduler_process_func=run_scheduler)
 
 
 def _end_with_parent(parent: Parent) -> None:

@@ -10,8 +10,10 @@ from typing import Any, Final
 
 from ..errors import ConfigError
 
-FORMATS: Final = ("chat", "completions", "generate")
+FORMATS: Final = ("chat", "completions", "generate", "probe")
 _PATHS: Final = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "generate": "/generate"}
+_PROBED: Final = "/model_info"
+"""A route that asks nothing of the engine: how long it takes is how long the server's loop was busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,8 @@ class Group:
     format: str = "chat"
     stream: bool = True
     prompt_tokens: int = 32
+    prompt_bytes: int = 0
+    """In place of a number of tokens."""
     max_tokens: int = 1 << 16
     """More than a run lasts: the request is left behind when the run ends."""
     reconnect: bool = False
@@ -43,6 +47,8 @@ class Group:
 
     def request(self, prompt: str, model: str, host: str) -> bytes:
         """The whole HTTP request."""
+        if self.format == "probe":
+            return f"GET {_PROBED} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
         body = json.dumps(self._body(prompt, model)).encode()
         head = (
             f"POST {_PATHS[self.format]} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
@@ -95,15 +101,15 @@ class Workload:
                 parts.append(dataclasses.replace(self, groups=tuple(groups)))
         return parts
 
-    def to_load(self, address: tuple[str, int], model: str, prompt: Callable[[int], str]) -> dict[str, Any]:
-        """The settings of a load generator."""
+    def to_load(self, address: tuple[str, int], model: str, prompt: Callable[[Group], str]) -> dict[str, Any]:
+        """The settings of a load generator; `prompt` makes a group's."""
         host = f"{address[0]}:{address[1]}"
         return {
             "address": list(address),
             "groups": [
                 {
                     **dataclasses.asdict(group),
-                    "request": group.request(prompt(group.prompt_tokens), model, host).decode(),
+                    "request": group.request(prompt(group), model, host).decode(),
                 }
                 for group in self.groups
             ],

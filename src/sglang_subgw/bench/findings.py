@@ -1,0 +1,100 @@
+"""What the numbers of a scenario say, in sentences: ratios, changes against the base case, scaling, ties, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .results import Variant, ratio, ties
+from .runner import Outcome
+from .scenarios import Scenario
+from .targets import DETOKENIZER, MAIN, SHARDS
+
+_OTHERS = ("sglang", "url", "floor")
+"""Kinds of variants that ours are compared with."""
+
+
+def findings(scenario: Scenario, outcomes: Sequence[Outcome]) -> list[str]:
+    """One sentence each."""
+    found: list[str] = []
+    for outcome in outcomes:
+        where = f"{outcome.case}: " if outcome.case else ""
+        found += [where + text for text in _of_case(scenario, outcome)]
+    if scenario.base:
+        base = next(outcome for outcome in outcomes if outcome.case == scenario.base)
+        for outcome in outcomes:
+            if outcome is not base:
+                found += _against_base(scenario, outcome, base)
+    return found
+
+
+def _of_case(scenario: Scenario, outcome: Outcome) -> Iterator[str]:
+    variants, per = outcome.variants, scenario.per
+    metric = f"{SHARDS} us/{per}"
+    ours = [variant for variant in variants if variant.mode not in _OTHERS]
+    for variant in ours:
+        for base in variants:
+            if base in ours or (base.mode == "sglang" and base.shards != variant.shards):
+                continue
+            if (times := ratio(variant, base, metric)) is not None:
+                yield f"{variant.name} uses {as_ratio(times)} of {base.name}'s shard CPU per {per}"
+    if per == "request":
+        yield from _with_main(ours, variants)
+    if scenario.scaling:
+        yield from _scaling(variants)
+    for variant in variants:
+        if (errors := variant.value("errors")) is not None and errors.high:
+            yield f"{variant.name} had errors: {errors.high:.0f} in a round"
+    if variants and len(variants[0].runs) < 2:
+        yield "one round shows no spread: nothing is said about ties"
+    else:
+        about = "tokens/s" if scenario.scaling and variants[0].value("tokens/s") else metric
+        for name, other in ties(variants, about):
+            yield f"{name} and {other} tie in {about}: their ranges overlap"
+
+
+def _with_main(ours: Sequence[Variant], variants: Sequence[Variant]) -> Iterator[str]:
+    for variant in ours:
+        for base in variants:
+            if base.mode == "sglang" and base.shards == variant.shards:
+                mine, theirs = (_sum(one, (SHARDS, MAIN), "us/request") for one in (variant, base))
+                if theirs:
+                    yield f"{variant.name}, main included, uses {as_ratio(mine / theirs)} of {base.name}'s per request"
+
+
+def _scaling(variants: Sequence[Variant]) -> Iterator[str]:
+    for variant in variants:
+        first = next((one for one in variants if one.mode == variant.mode and one.shards == 1), None)
+        if first is None or variant is first or variant.mode in ("url", "floor"):
+            continue
+        metric = "tokens/s" if variant.value("tokens/s") else "events/s"
+        if (times := ratio(variant, first, metric)) is not None:
+            yield f"{variant.name}: {times:.2f} times the {metric} of {first.name}"
+
+
+def _against_base(scenario: Scenario, outcome: Outcome, base: Outcome) -> Iterator[str]:
+    metrics = (f"{SHARDS} us/{scenario.per}", "gap p99") if scenario.per == "event" else (f"{SHARDS} us/request",)
+    for variant in outcome.variants:
+        before = next((one for one in base.variants if one.name == variant.name), None)
+        if before is None:
+            continue
+        for metric in metrics:
+            mine, theirs = variant.value(metric), before.value(metric)
+            if mine is not None and theirs is not None and theirs.median:
+                same = ", unchanged within the spread" if len(variant.runs) > 1 and mine.overlaps(theirs) else ""
+                times = mine.median / theirs.median
+                yield f"{outcome.case}, {variant.name}: {metric} is {times:.2f} × that of {base.case}{same}"
+
+
+def events_with_detokenizer(variant: Variant) -> float:
+    """Shards and detokenizer together, in µs per event."""
+    return _sum(variant, (SHARDS, DETOKENIZER), "us/event")
+
+
+def _sum(variant: Variant, parts: Sequence[str], unit: str) -> float:
+    values = (variant.value(f"{part} {unit}") for part in parts)
+    return sum(value.median for value in values if value is not None)
+
+
+def as_ratio(times: float) -> str:
+    """Small ones as a fraction of 1."""
+    return f"1/{1 / times:.1f}" if 0 < times < 0.5 else f"{times:.2f} ×"

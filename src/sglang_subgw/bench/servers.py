@@ -1,0 +1,153 @@
+"""Other servers as targets: SGLang's own, started here, and whatever runs at a URL."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from ..contract import Segment, Word, segment_names
+from ..errors import BenchError, ConfigError
+from . import cpu
+from .child import Child
+from .targets import MAIN, SHARDS, Processes, Seconds
+
+_READY_SECONDS: Final = 180.0
+_LOOK_SECONDS: Final = 0.1
+_LISTENING: Final = "0A"
+
+
+class Stock(Processes):
+    """SGLang's own server, which stays up between its runs: it takes half a minute to start."""
+
+    mode = "sglang"
+
+    def __init__(self, name: str, settings: dict[str, Any], *, workers: int, log: Path) -> None:
+        super().__init__(name)
+        self._settings = settings
+        self.shards = self._workers = workers
+        self._log = log
+        self._child: Child | None = None
+
+    def open(self) -> None:
+        if self._child is not None:
+            return
+        started = time.monotonic()
+        self.address = ("127.0.0.1", _free_port())
+        settings = {**self._settings, "workers": self._workers, "port": self.address[1]}
+        self._child = Child("stock", settings, log=self._log, environment={"TMPDIR": str(self._log.parent)})
+        self.pid = self._child.pid
+        _wait_until_healthy(self.address, self._child)
+        self.start_seconds = (time.monotonic() - started,)
+
+    def parts(self) -> dict[str, list[int]]:
+        found = super().parts()
+        if self._workers == 1:
+            # The main process is the only worker, and there is no router.
+            found[SHARDS] = found.pop(MAIN)
+        return found
+
+    def close(self) -> None:
+        """Leave it up; `end` takes it down."""
+
+    def end(self) -> None:
+        """Take it down."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+
+class Remote(Processes):
+    """A server at a URL. On this machine its processes are found, and with them what they use."""
+
+    mode = "url"
+
+    def __init__(self, name: str, url: str) -> None:
+        super().__init__(name)
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.hostname:
+            raise ConfigError(f"{url!r} is no address of a server.", hint="For instance http://127.0.0.1:30000.")
+        self.address = (parts.hostname, parts.port or 80)
+        self.pid = 0
+
+    def open(self) -> None:
+        self.model = _first_model(self.address)
+        self.pid = _listener(self.address[1]) if self.address[0] in ("127.0.0.1", "localhost", "::1") else 0
+
+    def close(self) -> None:
+        """It is another's."""
+
+    def parts(self) -> dict[str, list[int]]:
+        return super().parts() if self.pid else {}
+
+    def cpu_seconds(self) -> Seconds:
+        seconds = super().cpu_seconds()
+        for name, owner in segment_names().items():
+            if owner == self.pid:
+                _move_shards(name, self.pid, seconds)
+        return seconds
+
+
+def _move_shards(segment_name: str, pid: int, seconds: Seconds) -> None:
+    """A gateway of this package: its shards are threads of the main process or processes of its own."""
+    with Segment.attach(segment_name) as segment:
+        ids = {thread for slot in segment.slots if (thread := slot.get(Word.THREAD_ID))}
+    threads = cpu.thread_seconds(pid)
+    used = sum(threads[thread] for thread in ids & threads.keys()) + cpu.total(ids - threads.keys())
+    seconds[SHARDS] = seconds.get(SHARDS, 0.0) + used
+    seconds[MAIN] -= used
+
+
+def _first_model(address: tuple[str, int]) -> str:
+    try:
+        connection = http.client.HTTPConnection(*address, timeout=30)
+        try:
+            connection.request("GET", "/v1/models")
+            return str(json.loads(connection.getresponse().read())["data"][0]["id"])
+        finally:
+            connection.close()
+    except (OSError, http.client.HTTPException, ValueError, KeyError, IndexError, TypeError) as exc:
+        raise BenchError(f"The server at {address[0]}:{address[1]} names no model at /v1/models: {exc}") from exc
+
+
+def _listener(port: int) -> int:
+    """The first process of this user that listens on the port, 0 if none is found."""
+    inodes = set()
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(path).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{fields[9]}]")
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+        try:
+            if any(os.readlink(f"/proc/{pid}/fd/{fd}") in inodes for fd in os.listdir(f"/proc/{pid}/fd")):
+                return pid
+        except OSError:
+            continue
+    return 0
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+def _wait_until_healthy(address: tuple[str, int], child: Child) -> None:
+    deadline = time.monotonic() + _READY_SECONDS
+    while time.monotonic() < deadline:
+        child.check()
+        connection = http.client.HTTPConnection(*address, timeout=30)
+        try:
+            connection.request("GET", "/health")
+            if connection.getresponse().status == 200:
+                return
+        except (OSError, http.client.HTTPException):
+            time.sleep(_LOOK_SECONDS)
+        finally:
+            connection.close()
+    raise BenchError(f"SGLang's server is not up after {_READY_SECONDS:.0f} s.")
