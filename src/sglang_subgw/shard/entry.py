@@ -141,6 +141,8 @@ class _Shard:
             gc.freeze()
             gc.enable()
         self._server = server
+        # The application's start may have kept the loop from turning; that is over, and was no stall.
+        self._slot.beat()
         self._slot.set(Word.START_US, (time.monotonic_ns() - self._spec.created_ns) // 1000)
         self._slot.set(Word.STATE, ShardState.READY)
         _tell(self._channel, "ready")
