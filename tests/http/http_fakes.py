@@ -99,6 +99,7 @@ def emit(sample: Sample, text: str, finish: dict[str, Any] | None = None, **colu
             "output_top_logprobs_idx": [[token, 65] for token in ids],
         }
     sample.on_output({name: [value] for name, value in rows.items()}, 0)
+    sample.announce()
 
 
 def saying(*chunks: str, finish: dict[str, Any] = STOP) -> Script:

@@ -83,6 +83,7 @@ class Shard:
         self.slot = slot()
         contract = simulated.contract.for_gateway("feedfeedfeed", simulated.contract.wire.runtime_dir)
         self.worker = TokenizerWorker(contract, self.slot, index, generation)
+        self.slot.begin(generation=1)
         self.engine = ShardEngine(self.worker, [self.slot])
 
     async def idle(self) -> None:

@@ -23,6 +23,7 @@ def made(count: int, *, stream: bool) -> tuple[Call, list[Sample], list[Sample]]
 
 def say(one: Sample, *, last: bool = False, reason: dict[str, object] | None = None) -> None:
     one.on_output(columns([one.rid], finished_reasons=[reason or (STOP if last else None)]), 0)
+    one.announce()
 
 
 def test_iteration_gives_news_and_each_end_once() -> None:

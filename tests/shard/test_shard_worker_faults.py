@@ -62,7 +62,7 @@ def test_frames_that_cannot_be_read_do_no_harm(tmp_path: Path, codec: str, caplo
         for frame in (b"", b"junk", b"\x80\x04N.", b"\x93\xa1x\xc0\xc0") * 3:
             shard.simulated.send_frame(shard.worker.endpoint, frame)
         for rids in (None, 3, [None], [["x"]]):
-            shard.worker._on_frame(_broken_outputs(codec, rids))
+            shard.worker._on_frames([_broken_outputs(codec, rids)])
         shard.simulated.send_message(shard.worker.endpoint, "AbortReq", rid="someone")
         shard.simulated.send_message(shard.worker.endpoint, "FlushCacheReqOutput", success=True)
         out: Any = await shard.engine.async_generate("hello", {"max_new_tokens": 1})

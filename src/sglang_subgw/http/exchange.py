@@ -8,6 +8,8 @@ from typing import Any, Final
 from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope, Send
 
+from ..shard.direct import EXTENSION
+from .body_stream import Body, SendingBody
 from .jsonio import dumps
 
 type RawHeaders = list[tuple[bytes, bytes]]
@@ -54,6 +56,11 @@ class Exchange:
         """Send the status line and the headers."""
         self.started = True
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self._always]})
+
+    def body(self) -> Body:
+        """The body of a response that was started, for a relay to write to."""
+        direct = self.scope.get("extensions", {}).get(EXTENSION)
+        return direct.body() if direct is not None and direct.send == self._send else SendingBody(self.write)
 
     async def write(self, data: bytes) -> None:
         """Send a part of the body; waits while the client is slow."""

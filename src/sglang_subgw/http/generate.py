@@ -7,12 +7,14 @@ from typing import Any
 
 from ..errors import EngineRejected, RequestError
 from ..shard.request import GenerateRequest
+from ..shard.sample import Sample
 from .body import read_object
 from .disconnect import UntilDisconnect
 from .endpoint import Services
 from .exchange import JSON, Exchange
 from .generate_fields import FIELDS
 from .jsonio import dumps
+from .relay import relay
 from .sse import DONE, event, start_events
 
 
@@ -43,14 +45,19 @@ class GenerateHandler:
         async with UntilDisconnect(exchange.receive), await self._engine.submit(request) as call:
             await call.first()
             await start_events(exchange)
-            async for sample in call:
-                if sample.error is not None and not isinstance(sample.error, EngineRejected):
-                    raise sample.error
-                out = sample.take() if self._incremental else sample.output()
-                if not call.is_single:
-                    out["index"] = sample.index
-                await exchange.write(event(out))
+            await relay(call, exchange.body(), self._indexed if not call.is_single else self._event)
         await exchange.end(DONE)
+
+    def _event(self, sample: Sample) -> bytes:
+        return event(self._news(sample))
+
+    def _indexed(self, sample: Sample) -> bytes:
+        return event({**self._news(sample), "index": sample.index})
+
+    def _news(self, sample: Sample) -> dict[str, Any]:
+        if sample.error is not None and not isinstance(sample.error, EngineRejected):
+            raise sample.error
+        return sample.take() if self._incremental else sample.output()
 
 
 def build(body: dict[str, Any]) -> GenerateRequest:

@@ -16,7 +16,7 @@ class Call:
     Leaving `async with call:` aborts in the engine, exactly once, each sample that hasn't finished.
     """
 
-    __slots__ = ("_abort", "_event", "_news", "_open", "is_single", "samples", "stream")
+    __slots__ = ("_abort", "_event", "_follower", "_news", "_open", "is_single", "samples", "stream")
 
     def __init__(
         self, samples: list[Sample], *, is_single: bool, stream: bool, abort: Callable[[Sample], None]
@@ -28,6 +28,7 @@ class Call:
         self._abort = abort
         self._event = asyncio.Event()
         self._news: deque[Sample] = deque()
+        self._follower: Callable[[Sample], None] | None = None
         self._open = 0
         for sample in samples:
             if sample.finished:
@@ -76,6 +77,17 @@ class Call:
             self._event.clear()
             await self._event.wait()
 
+    def follow(self, follower: Callable[[Sample], None] | None) -> None:
+        """Call `follower` with each sample that has news, at once when these arrive, in place of iteration.
+
+        It is called here for those that have news already; None ends it.
+        """
+        self._follower = follower
+        while self._news and self._follower is not None:
+            sample = self._news.popleft()
+            sample.queued = False
+            self._follower(sample)
+
     def cancel(self) -> None:
         """Abort, in the engine, every sample that hasn't finished; safe to call at any time."""
         for sample in self.samples:
@@ -93,6 +105,9 @@ class Call:
             sample.on_news = None
             self._open -= 1
         elif not sample.finished and not sample.stream:
+            return
+        if self._follower is not None:
+            self._follower(sample)
             return
         if not sample.queued:
             sample.queued = True

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..contract import Slot, Word
+from .direct import EXTENSION, Direct
 
 try:
     import httptools  # noqa: F401
@@ -36,6 +37,7 @@ class Connections:
                 await app(scope, receive, send)
                 return
             slot.add(Word.HTTP_REQUESTS)
+            scope.setdefault("extensions", {})[EXTENSION] = Direct(send)
             try:
                 await app(scope, receive, send)
             finally:
@@ -72,6 +74,8 @@ def _protocol_class(connections: Connections, slot: Slot) -> type[asyncio.Protoc
 
         handed_over = True
         """It was accepted by the gateway, which counts those that are on their way."""
+        on_writable: Callable[[], None] | None = None
+        """A stream waits for its client to catch up."""
         idle = False
         """It has had a request elsewhere, and may never have one here."""
         _fresh = False
@@ -103,6 +107,11 @@ def _protocol_class(connections: Connections, slot: Slot) -> type[asyncio.Protoc
             if connections.moving:
                 # The response's last bytes may still be on their way out of the transport.
                 self.loop.call_soon(self.move_if_idle)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if self.on_writable is not None:
+                self.on_writable()
 
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)

@@ -17,7 +17,8 @@ OUTPUT_LISTS = ("output_token_logprobs", "output_top_logprobs", "output_token_id
 class Sample:
     """A sub-request: its ids, its accumulated output, and the answers built from it on demand.
 
-    The worker calls `on_output`, `on_abort` and `fail`; lists that it hands out are its own, not to be changed.
+    The worker calls `on_output` and then, once for all outputs that came together, `announce`; or `on_abort` or `fail`.
+    Lists that it hands out are its own, not to be changed.
     """
 
     __slots__ = (
@@ -160,6 +161,9 @@ class Sample:
         reason = column(columns, "finished_reasons", row)
         if reason is not None:
             self._end(reason)
+
+    def announce(self) -> None:
+        """Tell whoever waits for it that there is something new."""
         if self.on_news is not None:
             self.on_news(self)
 
@@ -170,8 +174,7 @@ class Sample:
         if not reason:
             reason = {"type": "abort", "message": fields.get("abort_message") or "Abort in waiting queue"}
         self._end(reason)
-        if self.on_news is not None:
-            self.on_news(self)
+        self.announce()
 
     def fail(self, error: RequestError) -> None:
         """End it with an error of the gateway's own; nothing more will arrive."""
@@ -180,8 +183,7 @@ class Sample:
         self._abort = {}
         self._end({"type": "abort", "message": error.message, "status_code": error.status})
         self.error = error
-        if self.on_news is not None:
-            self.on_news(self)
+        self.announce()
 
     def _end(self, reason: dict[str, Any]) -> None:
         self.finished = True

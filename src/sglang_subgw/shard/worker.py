@@ -58,6 +58,8 @@ class TokenizerWorker:
         self._running = asyncio.Event()
         self._running.set()
         self._listeners: set[asyncio.Future[None]] = set()
+        self._news: dict[Sample, None] = {}
+        """Samples with outputs of this wake-up, in the order in which these came."""
         self._handlers: dict[str, Callable[[dict[str, Any]], None]] = {
             "BatchStrOutput": self._on_outputs,
             "BatchTokenIDOutput": self._on_outputs,
@@ -83,7 +85,7 @@ class TokenizerWorker:
         """
         self._socket = WorkerSocket(self.contract.wire, self.endpoint, asyncio.get_running_loop())
         # Before registering: a pause that is broadcast at once must be heard.
-        self._socket.start(self._on_frame, on_failure)
+        self._socket.start(self._on_frames, on_failure)
         self._send("TokenizerWorkerRegistrationReq", {"worker_ipc_name": self.endpoint})
 
     def look(self) -> None:
@@ -187,11 +189,24 @@ class TokenizerWorker:
             raise EngineUnavailable("The shard is not connected to an engine.")
         self._socket.send(frame)
 
-    def _on_frame(self, frame: bytes) -> None:
+    def _on_frames(self, frames: list[bytes]) -> None:
+        """All messages of one wake-up; a sample is announced once, with everything that they hold for it."""
         self.last_receive = time.monotonic()
-        self._slot.add(Word.MESSAGES)
+        self._slot.add(Word.MESSAGES, len(frames))
         if self._listeners:
             self._wake_listeners()
+        for frame in frames:
+            self._on_frame(frame)
+        news, self._news = self._news, {}
+        for sample in news:
+            try:
+                sample.announce()
+            except Exception as exc:  # The others have nothing to do with it.
+                log.exception("An output could not be passed on.")
+                self.abort_sample(sample)
+                sample.fail(EngineRejected(f"The answer could not be passed on: {exc}"))
+
+    def _on_frame(self, frame: bytes) -> None:
         try:
             message = self._codec.decode(frame)
             handler = self._handlers.get(message.kind)
@@ -207,7 +222,7 @@ class TokenizerWorker:
 
     def _on_outputs(self, columns: dict[str, Any]) -> None:
         rids = columns["rids"]
-        find = self._table.get
+        find, news = self._table.get, self._news
         for row, rid in enumerate(rids):
             sample = find(rid)
             if sample is None:
@@ -219,6 +234,7 @@ class TokenizerWorker:
                 log.exception("An output of the engine could not be used.")
                 self.abort_sample(sample)
                 sample.fail(EngineRejected(f"The engine's output could not be used: {exc}"))
+            news[sample] = None
             if sample.finished:
                 self._table.remove(sample)
         self._slot.add(Word.CHUNKS, len(rids))

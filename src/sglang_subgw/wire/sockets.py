@@ -24,7 +24,7 @@ class WorkerSocket:
     def __init__(self, wire: WireFacts, endpoint: str, loop: asyncio.AbstractEventLoop) -> None:
         self.endpoint = endpoint
         self._loop = loop
-        self._on_frame: Callable[[bytes], None] | None = None
+        self._on_frames: Callable[[list[bytes]], None] | None = None
         self._on_failure: Callable[[Exception], None] | None = None
         self._context = zmq.Context()
         self._pull = self._context.socket(zmq.PULL)
@@ -43,9 +43,11 @@ class WorkerSocket:
             self.close()
             raise WireError(f"The shard's sockets can't be opened ({endpoint}): {exc}") from exc
 
-    def start(self, on_frame: Callable[[bytes], None], on_failure: Callable[[Exception], None] | None = None) -> None:
-        """Call `on_frame` with each frame from now on, or `on_failure`, once, when that is over."""
-        self._on_frame, self._on_failure = on_frame, on_failure
+    def start(
+        self, on_frames: Callable[[list[bytes]], None], on_failure: Callable[[Exception], None] | None = None
+    ) -> None:
+        """Call `on_frames` with all that came by each wake-up from now on, or `on_failure`, once, when that is over."""
+        self._on_frames, self._on_failure = on_frames, on_failure
         self._fd = int(self._pull.fd)
         self._loop.add_reader(self._fd, self._drain)
         # The descriptor only tells of changes: what has already arrived must be looked for.
@@ -53,7 +55,7 @@ class WorkerSocket:
 
     def look(self) -> None:
         """Receive what a lost wake-up may have left; raises ZMQError when the socket can't be used any more."""
-        if self._on_frame is not None and int(self._pull.get(zmq.EVENTS)) & zmq.POLLIN:
+        if self._on_frames is not None and int(self._pull.get(zmq.EVENTS)) & zmq.POLLIN:
             self._drain()
 
     def send(self, frame: bytes) -> None:
@@ -68,7 +70,7 @@ class WorkerSocket:
         if self._fd is not None:
             self._loop.remove_reader(self._fd)
             self._fd = None
-        self._on_frame = None
+        self._on_frames = None
         if self._context.closed:
             return
         self._pull.close()
@@ -86,20 +88,22 @@ class WorkerSocket:
             if self._fd is not None:
                 self._loop.remove_reader(self._fd)
                 self._fd = None
-            self._on_frame = None
+            self._on_frames = None
             if self._on_failure is None:
                 raise
             self._on_failure(exc)
 
     def _receive(self) -> None:
-        receive = self._pull.recv
-        for _ in range(_FRAMES_PER_WAKE_UP):
-            on_frame = self._on_frame
-            if on_frame is None:
-                return
-            try:
-                frame = receive(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            on_frame(frame)
-        self._loop.call_soon(self._drain)
+        on_frames = self._on_frames
+        if on_frames is None:
+            return
+        receive, frames = self._pull.recv, []
+        try:
+            while len(frames) < _FRAMES_PER_WAKE_UP:
+                frames.append(receive(zmq.NOBLOCK))
+            # There may be more; others on this loop have their turn first.
+            self._loop.call_soon(self._drain)
+        except zmq.Again:
+            pass
+        if frames:
+            on_frames(frames)

@@ -82,10 +82,10 @@ class Faults:
     def receive(self, _: float) -> None:
         """Whatever the engine sends next can't be taken."""
 
-        def on_frame(frame: bytes) -> None:
+        def on_frames(frames: list[bytes]) -> None:
             raise InjectedError("on a frame")
 
-        self._worker._socket._on_frame = on_frame
+        self._worker._socket._on_frames = on_frames
 
     def closed_socket(self, _: float) -> None:
         """Nothing tells that nothing comes any more."""

@@ -55,6 +55,19 @@ def beside(engine: Any, info: Any, config: Any) -> Starlette:
     return Starlette(routes=[Route("/", mine), Mount("/", create_app(engine, info, config))])
 
 
+def swapped(engine: Any, info: Any, config: Any) -> Any:
+    """The gateway's routes behind a middleware that changes every part of a body."""
+    inner = create_app(engine, info, config)
+
+    async def outer(scope: Any, receive: Any, send: Any) -> None:
+        async def changed(message: Any) -> None:
+            await send({**message, "body": message["body"].swapcase()} if "body" in message else message)
+
+        await inner(scope, receive, changed)
+
+    return outer
+
+
 def no_argument() -> Starlette:
     """Neither an application nor a factory of one."""
     return Starlette()

@@ -17,6 +17,7 @@ from ..disconnect import UntilDisconnect
 from ..endpoint import Services
 from ..exchange import Exchange
 from ..fields import Table
+from ..relay import relay
 from ..sse import DONE, start_events
 from .logprobs import TokenBytes
 from .models import resolve_model
@@ -82,14 +83,15 @@ class OpenAIHandler(ABC):
         async with UntilDisconnect(exchange.receive), await self.engine.submit(request) as call:
             await call.first()
             await start_events(exchange)
-            async for sample in call:
-                if sample.error is not None:
-                    raise sample.error
-                data = events.news(sample)
-                if data:
-                    await exchange.write(data)
+            await relay(call, exchange.body(), lambda sample: _news(events, sample))
             data = events.last(call.samples) + DONE
         await exchange.end(data)
+
+
+def _news(events: Events, sample: Sample) -> bytes:
+    if sample.error is not None:
+        raise sample.error
+    return events.news(sample)
 
 
 def _take_rank(request: GenerateRequest, headers: Headers) -> None:
