@@ -218,7 +218,7 @@ class _Shard:
         else:
             # A second one is for those that won't wait as long as the first.
             if self._drain_task is not None:
-                self._drain_task.cancel()
+                self._vital.cancel(self._drain_task)
             self._drain_task = self._vital.task("drain", self._drain(self._server, timeout))
 
     async def _drain(self, server: ShardServer, timeout: float) -> None:
