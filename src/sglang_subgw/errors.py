@@ -25,6 +25,10 @@ class ContractError(SubgwError):
     """Raised by `contract` when a shared segment is missing, foreign or of another layout."""
 
 
+class StorageError(SubgwError):
+    """Raised at a start when a file or directory that it needs can't be written; names the place and the reason."""
+
+
 class EngineStartError(SubgwError):
     """Raised by `engine.launch` when SGLang's engine does not come up."""
 

@@ -130,5 +130,5 @@ def test_the_fence_refuses_a_prefix_that_would_reach_others(engine: SimulatedEng
 
 def test_an_engine_s_directory_that_is_gone_is_said(engine: SimulatedEngine, tmp_path: Path):
     wire = dataclasses.replace(engine.contract.wire, runtime_dir=str(tmp_path / "gone"))
-    with pytest.raises(ContractError, match=r"gone can't be used: No such file"):
+    with pytest.raises(ContractError, match=r"gone is gone: No such file"):
         Seat.claim(dataclasses.replace(engine.contract, wire=wire), KILLED)

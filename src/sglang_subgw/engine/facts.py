@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ..contract import EngineContract, FeatureFacts, ModelFacts, WireFacts
 from ..errors import EngineStartError
+from ..storage import writing
 from .schema import read_modules, read_schema
 from .tokenization import SOCKET_NAME
 
@@ -101,7 +102,10 @@ def _save_tokenizer(tokenizer: Any, runtime_dir: Path) -> str:
         if padding:
             backend.enable_padding(**padding)
     path = runtime_dir / "tokenizer.json"
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+    with (
+        writing("The tokenizer's file", runtime_dir),
+        os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file,
+    ):
         file.write(text)
     return str(path)
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from ..contract import EngineContract
 from ..errors import ConfigError, EngineStartError, SubgwError
 from ..shard.tokenize_local import LocalTokenizer
+from ..storage import writing
 from . import arguments as args_of
 from .arguments import EngineArguments
 from .children import Children
@@ -169,5 +170,6 @@ def _socket_dir(runtime_dir: Path) -> Path:
             hint="Set TMPDIR to a shorter one.",
         )
     sockets = runtime_dir / _SOCKET_DIR
-    sockets.mkdir(mode=0o700, parents=True)
+    with writing("The directory for sockets", runtime_dir):
+        sockets.mkdir(mode=0o700, parents=True)
     return sockets

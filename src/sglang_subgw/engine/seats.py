@@ -21,6 +21,7 @@ from typing import Final, Self
 
 from ..contract import EngineContract, sweep_stale
 from ..errors import ContractError
+from ..storage import writing
 from .fence import RouterFence
 
 log = logging.getLogger("sglang_subgw")
@@ -42,20 +43,29 @@ class Seat:
 
     @classmethod
     def claim(cls, contract: EngineContract, gateway_id: str) -> Self:
-        """Take the first free seat; what a gateway that was killed left running from it is aborted."""
+        """Take the first free seat; what a gateway that was killed left running from it is aborted.
+
+        Raises ContractError for an engine that is gone, StorageError where nothing can be written.
+        """
         directory = Path(contract.wire.runtime_dir)
-        try:
+        with writing("What a gateway keeps at its engine", directory):
             for number in range(_MAX_SEATS):
                 path = directory / f"g{number}"
-                path.mkdir(mode=0o700, exist_ok=True)
+                try:
+                    path.mkdir(mode=0o700, exist_ok=True)
+                except FileNotFoundError as exc:
+                    raise ContractError(f"The engine's directory {directory} is gone: {exc.strerror}.") from exc
                 lock = _try_lock(path)
                 if lock is None:
                     continue
-                _clear(path, contract)
-                (path / _HOLDER).write_text(gateway_id)
-                return cls(path, lock)
-        except OSError as exc:
-            raise ContractError(f"The engine's directory {directory} can't be used: {exc.strerror}.") from exc
+                seat = cls(path, lock)
+                try:
+                    _clear(path, contract)
+                    (path / _HOLDER).write_text(gateway_id)
+                except BaseException:
+                    seat.release()
+                    raise
+                return seat
         raise ContractError(f"All {_MAX_SEATS} seats of gateways at this engine are taken.")
 
     def release(self) -> None:

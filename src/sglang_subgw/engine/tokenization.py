@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ..shard import tokenize_frames as frames
+from ..storage import writing
 
 log = logging.getLogger("sglang_subgw")
 
@@ -52,14 +53,15 @@ class TokenizationService:
         self._thread = threading.Thread(target=self._accept, name="tokenization")
 
     def start(self) -> None:
-        """Listen, for this user only; raises OSError when the socket can't be made."""
+        """Listen, for this user only; raises StorageError when the socket can't be made."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._path.unlink(missing_ok=True)
-            listener.bind(str(self._path))
-            # Nobody can connect before it listens.
-            os.chmod(self._path, 0o600)
-            listener.listen(1024)
+            with writing("The tokenizer's socket", self._path.parent):
+                self._path.unlink(missing_ok=True)
+                listener.bind(str(self._path))
+                # Nobody can connect before it listens.
+                os.chmod(self._path, 0o600)
+                listener.listen(1024)
         except BaseException:
             listener.close()
             raise

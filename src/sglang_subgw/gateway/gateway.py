@@ -14,6 +14,7 @@ from ..engine.fence import RouterFence
 from ..engine.seats import Seat, SeatSweeper
 from ..errors import ConfigError, EngineDied, ShardFailed, ShardStartError
 from ..modes.choose import Choice, choose
+from ..storage import writing
 from . import listener
 from .memory import private_bytes
 from .supervisor import Supervisor
@@ -90,7 +91,8 @@ class Gateway:
         self._sweeper.start()
         self._bytes_before = private_bytes()
         scratch_dir = self._seat.path / "images"
-        scratch_dir.mkdir(mode=0o700)
+        with writing("The directory for copies of extension modules", self._seat.path):
+            scratch_dir.mkdir(mode=0o700)
         self._supervisor = Supervisor(self.config, self.segment, self._sockets, str(scratch_dir), self._fence)
         self._supervisor.on_end = lambda: self.on_end()
         self._supervisor.start()

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from ..contract import process_start_time
+from ..storage import make_directory
 
 _PREFIX = "subgw-"
 
@@ -16,7 +17,7 @@ _PREFIX = "subgw-"
 def make_runtime_dir() -> Path:
     """A new directory named after this process; unix socket paths in it stay well under their 107 bytes."""
     start = process_start_time(os.getpid()) or 0
-    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-{start}-"))
+    return make_directory(f"{_PREFIX}{os.getpid()}-{start}-")
 
 
 def remove_runtime_dir(path: Path) -> None:

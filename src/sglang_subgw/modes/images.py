@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from ..errors import ConfigError
+from ..storage import writing
 
 CURATED: Final[dict[str, str]] = {
     "_cffi_backend": "",
@@ -188,10 +189,13 @@ def _adopt_single_phase(module: ModuleType, spec: importlib.machinery.ModuleSpec
 
 def _load_copy(origin: str, copies_dir: str) -> ctypes.PyDLL:
     # Another path is another library to the dynamic linker; once loaded it needs no name any more.
-    handle, copy = tempfile.mkstemp(prefix=f"{Path(origin).name.partition('.')[0]}-", suffix=".so", dir=copies_dir)
-    os.close(handle)
+    what = f"A copy of {Path(origin).name}, which a shard loads ({os.path.getsize(origin)} bytes),"
+    with writing(what, copies_dir):
+        handle, copy = tempfile.mkstemp(prefix=f"{Path(origin).name.partition('.')[0]}-", suffix=".so", dir=copies_dir)
+        os.close(handle)
     try:
-        shutil.copyfile(origin, copy)
+        with writing(what, copies_dir):
+            shutil.copyfile(origin, copy)
         return ctypes.PyDLL(copy, mode=os.RTLD_NOW | os.RTLD_LOCAL)
     finally:
         os.unlink(copy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from .. import errors
 from ..errors import ModeUnavailable
 from .gil import free_threaded_build
 
@@ -31,6 +32,18 @@ ExecutionFailed: type[Exception] = _interpreters.ExecutionFailed
 def create() -> Any:
     """A new isolated interpreter with its own GIL."""
     return _interpreters.create()
+
+
+def account(failed: Exception) -> tuple[str, str]:
+    """What ended the code of an interpreter, in one line and in full; the latter is "" for a SystemExit."""
+    excinfo: Any = getattr(failed, "excinfo", None)
+    kind = getattr(getattr(excinfo, "type", None), "__name__", "")
+    if not kind:
+        return str(failed).strip() or type(failed).__name__, ""
+    message = str(excinfo.msg or "")
+    if excinfo.type.__module__ == errors.__name__:
+        return message, message
+    return f"{kind}: {message}", "" if kind == SystemExit.__name__ else str(failed)
 
 
 def list_interpreters() -> list[int]:

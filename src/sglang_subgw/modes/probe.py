@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from ..contract import process_start_time
+from ..storage import temporary_directory
 from . import images
 from .trail import OPTIONAL, Account
 
@@ -79,7 +79,7 @@ def probe(app: str, image_words: str, *, isolated: bool, timeout: float = 60.0) 
     packages = images.select(image_words)
     # Named as a gateway's own directory is, so that what is left of a killed process is swept like that.
     prefix = f"subgw-{os.getpid()}-{process_start_time(os.getpid()) or 0}-"
-    with tempfile.TemporaryDirectory(prefix=prefix) as scratch:
+    with temporary_directory(prefix) as scratch:
         trail, said = Path(scratch, "trail"), Path(scratch, "said")
         with trail.open("wb") as trail_file, said.open("wb") as said_file:
             spec = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import warnings
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from ..shard.spec import ShardSpec
 from . import images, interpreters
 from .inprocess import InProcessHost
+
+log = logging.getLogger("sglang_subgw.gateway")
 
 _BOOTSTRAP = """
 import gc, sys
@@ -51,7 +54,9 @@ class SubinterpHost(InProcessHost):
                 )
             )
         except interpreters.ExecutionFailed as exc:
-            self._exit_reason = str(exc).strip() or type(exc).__name__
+            self._exit_reason, traceback = interpreters.account(exc)
+            if traceback:
+                log.error("Shard %d failed before it could say so: %s", self._spec.index, traceback)
         finally:
             self._close(interpreter)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections.abc import Callable
 from typing import Final
@@ -12,6 +13,7 @@ import zmq
 
 from ..contract import WireFacts
 from ..errors import EngineUnavailable, WireError
+from ..storage import FREE_SPACE
 
 _FRAMES_PER_WAKE_UP: Final = 256
 _LINGER_MS: Final = 500
@@ -41,7 +43,11 @@ class WorkerSocket:
             self._push.connect(wire.worker_endpoint)
         except zmq.ZMQError as exc:
             self.close()
-            raise WireError(f"The shard's sockets can't be opened ({endpoint}): {exc}") from exc
+            reason = zmq.strerror(exc.errno or 0)
+            raise WireError(
+                f"The shard's sockets can't be opened ({endpoint}): {reason}.",
+                hint=FREE_SPACE if exc.errno in (errno.ENOSPC, errno.EDQUOT) else "",
+            ) from exc
 
     def start(
         self, on_frames: Callable[[list[bytes]], None], on_failure: Callable[[Exception], None] | None = None

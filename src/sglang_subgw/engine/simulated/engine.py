@@ -93,7 +93,11 @@ class SimulatedEngine:
     def start(self) -> Self:
         """Bind the router's socket and serve."""
         self._tokenization.start()
-        self._transport = Transport(self.contract.wire.worker_endpoint)
+        try:
+            self._transport = Transport(self.contract.wire.worker_endpoint)
+        except BaseException:
+            self.stop()
+            raise
         self._thread = threading.Thread(target=self._serve, name="simulated-engine")
         self._thread.start()
         return self

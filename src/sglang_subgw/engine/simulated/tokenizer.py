@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from ...storage import writing
 from .byte_pairs import merged, words
 
 SPECIAL_TOKENS: Final = ("<|bos|>", "<|eos|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
@@ -84,7 +85,8 @@ class ByteTokenizer:
 
     def save(self, path: Path) -> None:
         """Write the tokenizer in tokenizers' JSON."""
-        path.write_text(json.dumps(self._as_json(), ensure_ascii=False), encoding="utf-8")
+        with writing("The tokenizer's file", path.parent):
+            path.write_text(json.dumps(self._as_json(), ensure_ascii=False), encoding="utf-8")
 
     def _merge_word(self, symbols: list[str], alphabet: list[str]) -> None:
         back = {char: byte for byte, char in enumerate(alphabet)}

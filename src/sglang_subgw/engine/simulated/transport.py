@@ -9,6 +9,8 @@ from pathlib import Path
 
 import zmq
 
+from ...errors import StorageError
+
 
 class Transport:
     """Used from the engine's thread only, but for `wake`."""
@@ -18,7 +20,12 @@ class Transport:
         self._context = zmq.Context(1)
         self._router = self._context.socket(zmq.PULL)
         self._router.set_hwm(0)
-        self._router.bind(worker_endpoint)
+        try:
+            self._router.bind(worker_endpoint)
+        except zmq.ZMQError as exc:
+            self._router.close(0)
+            self._context.term()
+            raise StorageError(f"The router's socket can't be made ({worker_endpoint}): {exc.strerror}") from exc
         self._to_workers: dict[tuple[str, str], zmq.Socket[bytes]] = {}
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
