@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import zmq
+
 from sglang_subgw.contract import EngineContract
 from sglang_subgw.engine.launch import RunningEngine, launch
 from sglang_subgw.errors import SubgwError
@@ -68,6 +70,21 @@ def _generate(engine: RunningEngine, out: dict[str, Any]) -> None:
     out["regex"] = engine.engine.generate("Count", greedy | {"regex": "[0-9]{3}-[a-c]{2}"})["text"]
 
 
+def router(runtime_dir: Path, arguments: list[str]) -> dict[str, Any]:
+    """The way back from the detokenizer ends by a message that can't be read."""
+    out: dict[str, Any] = {}
+    died = threading.Event()
+    with launch(arguments, runtime_dir=runtime_dir) as engine:
+        engine.on_death(lambda reason: (out.update(death=reason), died.set()))
+        with zmq.Context() as context, context.socket(zmq.PUSH) as detokenizer:
+            detokenizer.connect(engine.engine.port_args.tokenizer_ipc_name)
+            detokenizer.send(b"nothing that can be read")
+            died.wait(20)
+        out["router"] = engine.router_alive()
+        out["segments"] = [engine.engine.port_args.instance_id]
+    return out
+
+
 def fail(runtime_dir: Path, arguments: list[str]) -> dict[str, Any]:
     """A start that can't succeed."""
     try:
@@ -98,7 +115,8 @@ def interrupt(runtime_dir: Path, arguments: list[str]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     name, directory, *rest = sys.argv[1:]
-    result = {"serve": serve, "fail": fail, "interrupt": interrupt}[name](Path(directory), rest)
+    scenarios = {"serve": serve, "router": router, "fail": fail, "interrupt": interrupt}
+    result = scenarios[name](Path(directory), rest)
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     result["children"] = [
         line for pid in children if "resource_tracker" not in (line := Path(f"/proc/{pid}/cmdline").read_text())

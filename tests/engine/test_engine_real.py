@@ -91,6 +91,13 @@ def test_a_killed_scheduler_is_noticed_at_once(served: dict[str, Any]) -> None:
     assert served["death_seconds"] < 5
 
 
+def test_a_router_that_dies_of_a_message_is_noticed_and_takes_nobody_along(runtime_dir: Path) -> None:
+    result = _run("router", runtime_dir)
+    assert result["death"].startswith("SGLang's router ended: UnpicklingError")
+    assert result["router"] is False
+    assert result["threads"] == []
+
+
 def test_the_start_is_quiet_and_says_its_phases(served: dict[str, Any]) -> None:
     assert served["phases"][0] == "importing SGLang"
     assert served["phases"].index("starting the scheduler") < served["phases"].index("loading the model")

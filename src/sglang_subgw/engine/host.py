@@ -80,6 +80,22 @@ def stop_signals_ignored() -> Iterator[None]:
             signal.signal(signum, handler)
 
 
+@contextmanager
+def router_errors_reported() -> Iterator[None]:
+    """For the router's start: an error in it ends its task, which is watched.
+
+    SGLang's own answer is to kill this process and all its children, before anybody has told a client.
+    """
+    from sglang.srt.managers import multi_tokenizer_mixin as mixin
+
+    before = mixin.print_exception_wrapper
+    mixin.print_exception_wrapper = lambda function: function()
+    try:
+        yield
+    finally:
+        mixin.print_exception_wrapper = before
+
+
 class ChildFailed(BaseException):
     """Raised in the main thread by SIGQUIT while the engine starts: a child gave up."""
 

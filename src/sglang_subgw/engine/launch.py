@@ -18,7 +18,16 @@ from .arguments import EngineArguments
 from .children import Children
 from .demo import model as demo
 from .demo.platform import accelerator_present
-from .host import CPU, QUIET, ChildFailed, CrashSignal, environment, guarded, warnings_ignored
+from .host import (
+    CPU,
+    QUIET,
+    ChildFailed,
+    CrashSignal,
+    environment,
+    guarded,
+    router_errors_reported,
+    warnings_ignored,
+)
 from .teardown import close_engine
 from .tokenization import TokenizationService
 from .watcher import Watcher
@@ -60,6 +69,7 @@ def launch(
             stack.enter_context(environment(CPU if on_cpu else {}))
             server_args = _server_args(arguments, on_cpu, on_phase)
             engine_class = children.engine_class(run_scheduler)
+            stack.enter_context(router_errors_reported())
             # Not `engine_class(…)`: an engine whose __init__ fails must be within reach, to be undone.
             engine = object.__new__(engine_class)
             _start(engine, server_args, children)
@@ -117,6 +127,7 @@ class RunningEngine:
                 self._tokenization.close()
             # A scheduler on the CPU has nothing to release, and takes seconds over it.
             close_engine(self.engine, self._children, graceful=self.contract.server_args.get("device") != "cpu")
+            self._watcher.join()
             Path(self.contract.wire.runtime_dir, "tokenizer.json").unlink(missing_ok=True)
             self._crash_signal.close()
 

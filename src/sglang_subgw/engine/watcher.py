@@ -1,4 +1,4 @@
-"""Notices that a part of the engine died: a process, or the router that runs in this one."""
+"""Notices that a part of the engine died: a process, or the router that runs in a thread of this one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMING_SECONDS: Final = 2.0
 
 
 class Watcher:
-    """A thread that waits for the first part of the engine to end, and tells why; it polls nothing."""
+    """Threads that wait for the first part of the engine to end, and tell why; they poll nothing."""
 
     def __init__(self, children: Children, router: Any, crash_signal: CrashSignal) -> None:
         self._children = children
@@ -24,15 +24,18 @@ class Watcher:
         self._futures = [
             future for name in ("_task", "_handle_task") if (future := getattr(router, name, None)) is not None
         ]
+        self._router_thread: threading.Thread | None = getattr(router, "_thread", None)
         self._callbacks: list[Callable[[str], object]] = []
         self._lock = threading.Lock()
         self._reason = ""
         self._stopping = False
         self._thread = threading.Thread(target=self._watch, name="subgw-engine-watch", daemon=True)
+        self._router_watch = threading.Thread(target=self._watch_router, name="subgw-router-watch", daemon=True)
 
     def start(self) -> None:
         """Begin to watch."""
         self._thread.start()
+        self._router_watch.start()
         for future in self._futures:
             future.add_done_callback(self._on_router_end)
 
@@ -42,6 +45,10 @@ class Watcher:
         self._crash_signal.wake()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
+
+    def join(self) -> None:
+        """Wait for the last thread, which ends with the router's."""
+        self._router_watch.join(_NAMING_SECONDS)
 
     def on_death(self, callback: Callable[[str], object]) -> None:
         """Call back with the reason, once and from a thread; at once if it has happened already."""
@@ -53,7 +60,8 @@ class Watcher:
 
     def router_alive(self) -> bool:
         """Whether SGLang's router still forwards requests: an undecodable message ends it without a word."""
-        return not any(future.done() for future in self._futures)
+        thread_ended = self._router_thread is not None and not self._router_thread.is_alive()
+        return not thread_ended and not any(future.done() for future in self._futures)
 
     def _watch(self) -> None:
         names: dict[Any, str] = {process.sentinel: name for name, process in self._children.processes.items()}
@@ -85,11 +93,17 @@ class Watcher:
             f": {words}" if author == name else ""
         )
 
+    def _watch_router(self) -> None:
+        # Its tasks never end when its loop does.
+        if self._router_thread is not None:
+            self._router_thread.join()
+            self._report("SGLang's router ended: its thread is gone, and its event loop with it")
+
     def _on_router_end(self, future: Any) -> None:
         if self._stopping:
             return
         error = None if future.cancelled() else future.exception()
-        self._report(f"SGLang's router ended: {error!r}")
+        self._report(f"SGLang's router ended: {'one of its tasks is gone' if error is None else repr(error)}")
 
     def _report(self, reason: str) -> None:
         with self._lock:
