@@ -24,7 +24,6 @@ async def relay(call: Call, body: Body, render: Callable[[Sample], bytes]) -> No
         await body.flush()
     finally:
         body.on_writable(None)
-        call.follow(None)
 
 
 class _Relay:

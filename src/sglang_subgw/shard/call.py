@@ -16,7 +16,7 @@ class Call:
     Leaving `async with call:` aborts in the engine, exactly once, each sample that hasn't finished.
     """
 
-    __slots__ = ("_abort", "_event", "_follower", "_news", "_open", "is_single", "samples", "stream")
+    __slots__ = ("_abort", "_event", "_news", "_open", "is_single", "samples", "stream")
 
     def __init__(
         self, samples: list[Sample], *, is_single: bool, stream: bool, abort: Callable[[Sample], None]
@@ -28,7 +28,6 @@ class Call:
         self._abort = abort
         self._event = asyncio.Event()
         self._news: deque[Sample] = deque()
-        self._follower: Callable[[Sample], None] | None = None
         self._open = 0
         for sample in samples:
             if sample.finished:
@@ -40,7 +39,7 @@ class Call:
     @property
     def finished(self) -> bool:
         """Every sample has ended."""
-        return self._open == 0
+        return all(sample.finished for sample in self.samples)
 
     async def wait(self) -> None:
         """Until all samples have finished; raises the error of one that failed, as soon as it fails."""
@@ -77,16 +76,16 @@ class Call:
             self._event.clear()
             await self._event.wait()
 
-    def follow(self, follower: Callable[[Sample], None] | None) -> None:
-        """Call `follower` with each sample that has news, at once when these arrive, in place of iteration.
+    def follow(self, follower: Callable[[Sample], None]) -> None:
+        """Call `follower` with each sample that has news, when they arrive, from now on in place of iteration.
 
-        It is called here for those that have news already; None ends it.
+        It is called at once for those that have news already, and for each sample lastly when it has finished.
         """
-        self._follower = follower
-        while self._news and self._follower is not None:
-            sample = self._news.popleft()
-            sample.queued = False
-            self._follower(sample)
+        for sample in self.samples:
+            if not sample.finished:
+                sample.on_news = follower
+        while self._news:
+            follower(self._news.popleft())
 
     def cancel(self) -> None:
         """Abort, in the engine, every sample that hasn't finished; safe to call at any time."""
@@ -105,9 +104,6 @@ class Call:
             sample.on_news = None
             self._open -= 1
         elif not sample.finished and not sample.stream:
-            return
-        if self._follower is not None:
-            self._follower(sample)
             return
         if not sample.queued:
             sample.queued = True

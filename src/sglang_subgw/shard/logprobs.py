@@ -14,8 +14,10 @@ _SIDES = ("input", "output")
 
 def column(columns: dict[str, Any], name: str, row: int) -> Any:
     """A column's value for one row; None where the column is missing, None or too short."""
-    values = columns.get(name)
-    return values[row] if values is not None and row < len(values) else None
+    try:
+        return columns[name][row]
+    except (KeyError, IndexError, TypeError):
+        return None
 
 
 class Logprobs:

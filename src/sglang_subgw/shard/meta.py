@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..contract import EngineContract
 from .logprobs import column
 
 if TYPE_CHECKING:
     from .sample import Sample
+
+
+_MEDIA: Final = ("image_tokens", "audio_tokens", "video_tokens")
+_STATES: Final = {
+    "output_hidden_states": "hidden_states",
+    "routed_experts": "routed_experts",
+    "indexer_topk": "indexer_topk",
+}
+_OPTIONAL: Final = ("weight_versions", "cached_tokens_details", *_MEDIA, *_STATES, "dp_ranks")
+_PRESENT: Final = "sglang_subgw.present"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,25 +67,9 @@ def meta_info(
     meta["reasoning_tokens"] = column(columns, "reasoning_tokens", row)
     meta["completion_tokens"] = completion_tokens
     meta["cached_tokens"] = column(columns, "cached_tokens", row)
-    spans = column(columns, "weight_versions", row)
-    if spans is not None:
-        _add_weight_versions(meta, spans, completion_tokens or 0)
-    if columns.get("cached_tokens_details"):
-        meta["cached_tokens_details"] = column(columns, "cached_tokens_details", row)
-    meta.update(sample.customized)
-    for key in ("image_tokens", "audio_tokens", "video_tokens"):
-        if count := column(columns, key, row):
-            meta[key] = count
-    for key, name in (
-        ("hidden_states", "output_hidden_states"),
-        ("routed_experts", "routed_experts"),
-        ("indexer_topk", "indexer_topk"),
-    ):
-        value = column(columns, name, row)
-        if value is not None:
-            meta[key] = value
-    if columns.get("dp_ranks"):
-        meta["dp_rank"] = column(columns, "dp_ranks", row)
+    present = _present(columns)
+    if present or sample.customized:
+        _add_optional(meta, sample, columns, row, present)
     if sample.finished:
         meta["e2e_latency"] = sample.finished_at - sample.created_at
         if facts.speculative:
@@ -83,6 +77,32 @@ def meta_info(
         if facts.enable_metrics:
             _add_worker_times(meta, sample, stats, completion_tokens or 0)
     return meta
+
+
+def _present(columns: dict[str, Any]) -> frozenset[str]:
+    """Which of the optional columns hold anything; worked out once for all rows of a message, and kept with it."""
+    present: frozenset[str] | None = columns.get(_PRESENT)
+    if present is None:
+        present = columns[_PRESENT] = frozenset(name for name in _OPTIONAL if columns.get(name))
+    return present
+
+
+def _add_optional(
+    meta: dict[str, Any], sample: Sample, columns: dict[str, Any], row: int, present: frozenset[str]
+) -> None:
+    if "weight_versions" in present and (spans := column(columns, "weight_versions", row)) is not None:
+        _add_weight_versions(meta, spans, meta["completion_tokens"] or 0)
+    if "cached_tokens_details" in present:
+        meta["cached_tokens_details"] = column(columns, "cached_tokens_details", row)
+    meta.update(sample.customized)
+    for name in _MEDIA:
+        if name in present and (count := column(columns, name, row)):
+            meta[name] = count
+    for name, key in _STATES.items():
+        if name in present and (value := column(columns, name, row)) is not None:
+            meta[key] = value
+    if "dp_ranks" in present:
+        meta["dp_rank"] = column(columns, "dp_ranks", row)
 
 
 def _of_abort(sample: Sample, facts: AnswerFacts, abort: dict[str, Any]) -> dict[str, Any]:

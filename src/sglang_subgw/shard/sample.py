@@ -27,6 +27,7 @@ class Sample:
         "_columns",
         "_facts",
         "_joined",
+        "_read_chunks",
         "_row",
         "_sent_at",
         "_taken_chunks",
@@ -95,6 +96,7 @@ class Sample:
         self._joined = 0
         self._text = ""
         self._taken_chunks = 0
+        self._read_chunks = 0
         self._taken_ids = 0
         self.first_at = 0.0
         self._sent_at = 0.0
@@ -106,6 +108,11 @@ class Sample:
             self._text += "".join(self._chunks[self._joined :])
             self._joined = len(self._chunks)
         return self._text
+
+    def read(self) -> str:
+        """The text that arrived since the last `read`."""
+        begin, self._read_chunks = self._read_chunks, len(self._chunks)
+        return self._chunks[begin] if self._read_chunks - begin == 1 else "".join(self._chunks[begin:])
 
     @property
     def has_output(self) -> bool:
@@ -146,11 +153,9 @@ class Sample:
         """Row `row` of a columnar message is this sample's next output."""
         self._columns = columns
         self._row = row
-        text = column(columns, "output_strs", row)
-        if text:
+        if text := column(columns, "output_strs", row):
             self._chunks.append(text)
-        ids = column(columns, "output_ids", row)
-        if ids:
+        if ids := column(columns, "output_ids", row):
             self.output_ids.extend(ids)
         if self.logprobs is not None:
             self.logprobs.extend(columns, row)
@@ -158,8 +163,7 @@ class Sample:
             self._extend_customized(columns["customized_info"], row)
         if not self.first_at:
             self.first_at = time.perf_counter()
-        reason = column(columns, "finished_reasons", row)
-        if reason is not None:
+        if (reason := column(columns, "finished_reasons", row)) is not None:
             self._end(reason)
 
     def announce(self) -> None:

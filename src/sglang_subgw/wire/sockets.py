@@ -103,7 +103,8 @@ class WorkerSocket:
         on_frames = self._on_frames
         if on_frames is None:
             return
-        receive, frames = self._pull.recv, []
+        receive = self._pull.recv
+        frames: list[bytes] = []
         try:
             while len(frames) < _FRAMES_PER_WAKE_UP:
                 frames.append(receive(zmq.NOBLOCK))

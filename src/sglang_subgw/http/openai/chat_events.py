@@ -15,7 +15,9 @@ from .logprobs import TokenBytes, chat_logprobs
 from .usage import sample_usage, total_usage
 
 _UNFINISHED: Final = b',"finish_reason":null,"matched_stop":null}]'
+_CONTENT: Final = b',"content":'
 _END: Final = b"}\n\n"
+_PLAIN_END: Final = b'},"logprobs":null' + _UNFINISHED + _END
 _ROLE: Final = b',"role":"assistant","content":""},"logprobs":null' + _UNFINISHED + _END
 
 
@@ -38,33 +40,38 @@ class ChatEvents:
             dumps(values["model"]),
         )
         self._heads: dict[int, bytes] = {}
-        self._offsets: dict[int, int] = {}
+        self._detailed = bool(values["logprobs"] or self._continuous)
         self._logprobs: dict[int, tuple[list[Any], list[Any]]] = {}
         self._finished: list[Sample] = []
         self._id = b'""'
 
     def news(self, sample: Sample) -> bytes:
-        index = sample.index
-        head = self._heads.get(index)
-        parts = []
-        if head is None:
-            self._id = dumps(sample.public_id)
-            head = b'data: {"id":%s%s{"index":%d,"delta":{"reasoning_content":null' % (self._id, self._shared, index)
-            self._heads[index] = head
-            parts.append(head + _ROLE)
-        if self._values["logprobs"]:
-            self._collect_logprobs(sample)
-        text = sample.text
-        delta = text[self._offsets.get(index, 0) :]
-        if delta:
-            self._offsets[index] = len(text)
-            parts += (head, b',"content":', dumps(delta), b'},"logprobs":', self._take_logprobs(index), _UNFINISHED)
-            if self._continuous:
-                parts += (b',"usage":', dumps(sample_usage(sample, self._cache_report)))
-            parts.append(_END)
         if sample.finished:
             self._finished.append(sample)
-        return b"".join(parts)
+        head = self._heads.get(sample.index)
+        if head is None:
+            return self._first(sample)
+        if self._detailed:
+            return self._detailed_text(sample, head)
+        delta = sample.read()
+        return b"%b%b%b%b" % (head, _CONTENT, dumps(delta), _PLAIN_END) if delta else b""
+
+    def _first(self, sample: Sample) -> bytes:
+        self._id = dumps(sample.public_id)
+        head = b'data: {"id":%s%s{"index":%d,"delta":{"reasoning_content":null' % (self._id, self._shared, sample.index)
+        self._heads[sample.index] = head
+        return head + _ROLE + self._detailed_text(sample, head)
+
+    def _detailed_text(self, sample: Sample, head: bytes) -> bytes:
+        if self._values["logprobs"]:
+            self._collect_logprobs(sample)
+        delta = sample.read()
+        if not delta:
+            return b""
+        parts = [head, _CONTENT, dumps(delta), b'},"logprobs":', self._take_logprobs(sample.index), _UNFINISHED]
+        if self._continuous:
+            parts += (b',"usage":', dumps(sample_usage(sample, self._cache_report)))
+        return b"".join((*parts, _END))
 
     def last(self, samples: Sequence[Sample]) -> bytes:
         parts = []

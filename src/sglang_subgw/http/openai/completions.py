@@ -113,7 +113,6 @@ class _CompletionEvents:
             dumps(values["model"]),
         )
         self._heads: dict[int, bytes] = {}
-        self._offsets: dict[int, int] = {}
         self._id = b'""'
 
     def news(self, sample: Sample) -> bytes:
@@ -130,9 +129,7 @@ class _CompletionEvents:
                 more = b',"token_ids":' + dumps(out["output_ids"])
                 if first:
                     more += b',"prompt_token_ids":' + dumps(out.get("prompt_token_ids"))
-        text = sample.text
-        delta = text[self._offsets.get(sample.index, 0) :]
-        self._offsets[sample.index] = len(text)
+        delta = sample.read()
         if first:
             delta = self._handler.echo(self._values, sample.index) + delta
         reason = sample.finish_reason
