@@ -45,8 +45,12 @@ def metrics(run: Run, background: Iterable[str] = ()) -> Metrics:
     found["connections"] = float(run.connections)
     if run.start_seconds:
         found["start"] = max(run.start_seconds)
-    if total := sum(run.balance):
+    total = sum(run.balance)
+    if total:
         found["tokens/s"] = total / run.seconds
+    tokens = total or everything.events
+    if tokens:
+        found |= {f"{part} us/token": used * 1e6 / tokens for part, used in run.cpu.items()}
         found["balance"] = max(run.balance) * len(run.balance) / total
     return found
 

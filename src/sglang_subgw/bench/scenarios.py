@@ -20,7 +20,7 @@ class Scenario:
     cases: Mapping[str, Workload]
     """Workloads to compare; a single one is called ""."""
     per: str = "event"
-    """What processor time is divided by: event or request."""
+    """What processor time is divided by: event, request or token, of which an event may carry several."""
     base: str = ""
     """The case that the others' times are compared with."""
     modes: tuple[str, ...] = ("subinterp", "process")
@@ -183,6 +183,7 @@ _ALL: Final = (
         shards=(1, 2),
         engine="wire",
         ungrouped=("ungrouped",),
+        per="token",
         scaling=True,
     ),
     Scenario(
@@ -190,6 +191,7 @@ _ALL: Final = (
         about="as many events as go through SGLang's router and detokenizer",
         cases={"": Workload(groups=(Group(connections=128, max_tokens=256),), step_seconds=0.0)},
         shards=(1, 2),
+        per="token",
         scaling=True,
     ),
     Scenario(

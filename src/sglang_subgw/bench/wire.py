@@ -8,9 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from ..contract import EngineContract
+from ..contract import EngineContract, Slot
 from ..engine.published import PublishedEngine
 from ..engine.simulated.contract import simulated_contract
 from ..engine.simulated.frames import frame_codec
@@ -19,21 +19,25 @@ from ..engine.simulated.tokenizer import ByteTokenizer
 from ..engine.simulated.transport import Transport
 from ..engine.tokenization import SOCKET_NAME, TokenizationService
 from .child import Parent
+from .credit import Credit, messages_seen
 from .engines import CONTEXT_LENGTH
 from .frames import Frame, FrameMaker
 from .pace import Pace
+
+_STEPS_AHEAD: Final = 1
+_CREDIT_SECONDS: Final = 0.0001
+"""How long to wait for a shard that is behind: a twentieth of what it needs for a step of 128 streams."""
 
 
 class _Stream:
     """One request that runs."""
 
-    __slots__ = ("ended", "frame", "limit", "made", "request", "rid", "sent", "streams", "worker")
+    __slots__ = ("ended", "frame", "limit", "made", "request", "rid", "sent", "streams")
 
     def __init__(self, request: Struct) -> None:
         limit = request.sampling_params.max_new_tokens
         self.request = request
         self.rid: str = request.rid
-        self.worker: str = request.http_worker_ipc
         self.streams: bool = request.stream
         self.limit: int = CONTEXT_LENGTH if limit is None else limit
         self.made = 0
@@ -42,77 +46,38 @@ class _Stream:
         self.frame: Frame | None = None
 
 
-class WireEngine:
-    """Router, scheduler and detokenizer of scripted streams; what a gateway attaches to."""
+class _Worker:
+    """One shard, and what runs for it."""
 
-    def __init__(self, directory: Path, pace: Pace, *, codec: str, grouped: bool) -> None:
-        tokenizer = ByteTokenizer()
-        self.contract: EngineContract = simulated_contract(
-            directory, tokenizer, codec=codec, model={"context_length": CONTEXT_LENGTH}, features={}
-        )
-        self.tokenization = TokenizationService(str(directory / SOCKET_NAME), lambda: tokenizer)
-        self._pace = pace
+    def __init__(self, endpoint: str, transport: Transport, maker: FrameMaker, *, grouped: bool) -> None:
+        self.endpoint = endpoint
+        self.running: list[_Stream] = []
+        self.slot: Slot | None = None
+        self._sent = 0
+        self._transport = transport
+        self._maker = maker
         self._grouped = grouped
-        self._codec = frame_codec(codec)
-        self._maker = FrameMaker(self._codec, codec, tokenizer)
-        self._transport = Transport(self.contract.wire.worker_endpoint)
-        self._running: list[_Stream] = []
-        self._groups: dict[str, tuple[list[_Stream], Frame]] = {}
-        self._changed = False
-        self._stopping = False
+        self._streaming: list[_Stream] = []
+        self._frame: Frame | None = None
 
-    def on_death(self, callback: Callable[[str], object]) -> None:
-        """Part of what is published; a process of the bench ends with it."""
+    def add(self, request: Struct) -> None:
+        """One more."""
+        self.running.append(_Stream(request))
+        self._frame = None
 
-    def stop(self) -> None:
-        """End `run`; from any thread."""
-        self._stopping = True
-        self._transport.wake()
+    def send(self, frame: bytes, role: str = "detokenizer") -> None:
+        """Push a frame."""
+        self._sent += 1
+        self._transport.send(role, self.endpoint, frame)
 
-    def run(self) -> None:
-        """One step after the other, until `stop`."""
-        next_step = 0.0
-        while not self._stopping:
-            wait = next_step - time.monotonic() if self._running else None
-            self._transport.wait(wait if wait is None else int(max(0.0, wait) * 1000) / 1000)
-            self._receive()
-            if self._running and (rest := next_step - time.monotonic()) <= 0.001:
-                time.sleep(max(0.0, rest))
-                next_step = max(next_step + self._pace.seconds, time.monotonic())
-                self._step()
-        self._transport.close(linger_ms=0)
+    def keeps_up(self, slot: Slot) -> bool:
+        """Whether it is no more than so many steps behind."""
+        return self._sent - messages_seen(slot) <= _STEPS_AHEAD * (1 if self._grouped else len(self.running))
 
-    def _receive(self) -> None:
-        while (frame := self._transport.receive()) is not None:
-            self._handle(self._codec.decode(frame))
-
-    def _handle(self, message: Struct) -> None:
-        match message.__struct_name__:
-            case "TokenizedGenerateReqInput":
-                self._add(message)
-            case "BatchTokenizedGenerateReqInput":
-                for item in message.batch:
-                    self._add(item)
-            case "AbortReq":
-                for stream in self._running:
-                    if message.abort_all or stream.rid.startswith(message.rid):
-                        stream.ended = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
-            case "FlushCacheReqInput":
-                self._answer(message, "FlushCacheReqOutput", success=not self._running)
-            case "GetInternalStateReq":
-                self._answer(message, "GetInternalStateReqOutput", internal_state={})
-
-    def _add(self, request: Struct) -> None:
-        self._running.append(_Stream(request))
-        self._changed = True
-
-    def _answer(self, request: Struct, kind: str, /, **fields: Any) -> None:
-        worker = request.http_worker_ipc
-        self._transport.send("router", worker, self._codec.encode(make(kind, http_worker_ipc=worker, **fields)))
-
-    def _step(self) -> None:
+    def step(self) -> None:
+        """A token for every request, and what there is to send."""
         ended = False
-        for stream in self._running:
+        for stream in self.running:
             stream.made += 1
             if stream.made >= stream.limit:
                 stream.made = stream.limit
@@ -127,41 +92,133 @@ class WireEngine:
 
     def _end(self) -> None:
         going_on = []
-        for stream in self._running:
+        for stream in self.running:
             if stream.ended is None:
                 going_on.append(stream)
                 continue
-            frame = self._maker.last(
-                stream.request, tokens=stream.made, unsent=stream.made - stream.sent, reason=stream.ended
-            )
-            self._transport.send("detokenizer", stream.worker, frame)
-        self._running = going_on
-        self._changed = True
+            unsent = stream.made - stream.sent
+            self.send(self._maker.last(stream.request, tokens=stream.made, unsent=unsent, reason=stream.ended))
+        self.running = going_on
+        self._frame = None
 
     def _send_grouped(self) -> None:
-        if self._changed:
-            self._changed = False
-            by_worker: dict[str, list[_Stream]] = {}
-            for stream in self._running:
-                if stream.streams:
-                    by_worker.setdefault(stream.worker, []).append(stream)
-            self._groups = {
-                worker: (streams, self._maker.frame([stream.request for stream in streams], grouped=True))
-                for worker, streams in by_worker.items()
-            }
-        for worker, (streams, frame) in self._groups.items():
-            self._transport.send("detokenizer", worker, frame.completed([stream.made for stream in streams]))
-            for stream in streams:
-                stream.sent = stream.made
+        if self._frame is None:
+            self._streaming = [stream for stream in self.running if stream.streams]
+            if not self._streaming:
+                return
+            self._frame = self._maker.frame([stream.request for stream in self._streaming], grouped=True)
+        self.send(self._frame.completed([stream.made for stream in self._streaming]))
+        for stream in self._streaming:
+            stream.sent = stream.made
 
     def _send_single(self) -> None:
-        for stream in self._running:
+        for stream in self.running:
             if stream.streams:
                 frame = stream.frame
                 if frame is None:
                     frame = stream.frame = self._maker.frame([stream.request], grouped=False)
                 stream.sent = stream.made
-                self._transport.send("detokenizer", stream.worker, frame.completed((stream.made,)))
+                self.send(frame.completed((stream.made,)))
+
+
+class WireEngine:
+    """Router, scheduler and detokenizer of scripted streams; what a gateway attaches to.
+
+    With a pace it makes a step at each interval. Without one it makes the next as soon as a shard has taken in all but
+    the last few: as fast as it goes, but no queue builds up whose tokens would be merged.
+    """
+
+    def __init__(self, directory: Path, pace: Pace, *, codec: str, grouped: bool) -> None:
+        tokenizer = ByteTokenizer()
+        self.contract: EngineContract = simulated_contract(
+            directory, tokenizer, codec=codec, model={"context_length": CONTEXT_LENGTH}, features={}
+        )
+        self.tokenization = TokenizationService(str(directory / SOCKET_NAME), lambda: tokenizer)
+        self._pace = pace
+        self._grouped = grouped
+        self._codec = frame_codec(codec)
+        self._maker = FrameMaker(self._codec, codec, tokenizer)
+        self._transport = Transport(self.contract.wire.worker_endpoint)
+        self._workers: dict[str, _Worker] = {}
+        self._credit = Credit()
+        self._stopping = False
+
+    def on_death(self, callback: Callable[[str], object]) -> None:
+        """Part of what is published; a process of the bench ends with it."""
+
+    def stop(self) -> None:
+        """End `run`; from any thread."""
+        self._stopping = True
+        self._transport.wake()
+
+    def run(self) -> None:
+        """One step after the other, until `stop`."""
+        next_step = 0.0
+        try:
+            while not self._stopping:
+                busy = [worker for worker in self._workers.values() if worker.running]
+                wait = next_step - time.monotonic() if busy else None
+                self._transport.wait(wait if wait is None else int(max(0.0, wait) * 1000) / 1000)
+                self._receive()
+                if not busy:
+                    continue
+                if not (interval := self._pace.seconds):
+                    self._run_free(busy)
+                elif (rest := next_step - time.monotonic()) <= 0.001:
+                    time.sleep(max(0.0, rest))
+                    next_step = max(next_step + interval, time.monotonic())
+                    for worker in busy:
+                        worker.step()
+        finally:
+            self._credit.close()
+            self._transport.close(linger_ms=0)
+
+    def _run_free(self, busy: list[_Worker]) -> None:
+        ready = [worker for worker in busy if worker.keeps_up(self._slot(worker))]
+        for worker in ready:
+            worker.step()
+        if not ready:
+            time.sleep(_CREDIT_SECONDS)
+
+    def _slot(self, worker: _Worker) -> Slot:
+        if worker.slot is None:
+            worker.slot = self._credit.slot(worker.endpoint)
+        return worker.slot
+
+    def _receive(self) -> None:
+        while (frame := self._transport.receive()) is not None:
+            self._handle(self._codec.decode(frame))
+
+    def _worker(self, endpoint: str) -> _Worker:
+        if endpoint not in self._workers:
+            self._workers[endpoint] = _Worker(endpoint, self._transport, self._maker, grouped=self._grouped)
+        return self._workers[endpoint]
+
+    def _handle(self, message: Struct) -> None:
+        match message.__struct_name__:
+            case "TokenizerWorkerRegistrationReq":
+                # A new life of the shard, or another gateway's in its place.
+                self._workers.pop(message.worker_ipc_name, None)
+                self._credit.forget(message.worker_ipc_name)
+            case "TokenizedGenerateReqInput":
+                self._worker(message.http_worker_ipc).add(message)
+            case "BatchTokenizedGenerateReqInput":
+                for item in message.batch:
+                    self._worker(item.http_worker_ipc).add(item)
+            case "AbortReq":
+                for stream in [stream for worker in self._workers.values() for stream in worker.running]:
+                    if message.abort_all or stream.rid.startswith(message.rid):
+                        stream.ended = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+            case "FlushCacheReqInput":
+                idle = not any(worker.running for worker in self._workers.values())
+                self._answer(message, "FlushCacheReqOutput", success=idle)
+            case "GetInternalStateReq":
+                self._answer(message, "GetInternalStateReqOutput", internal_state={})
+
+    def _answer(self, request: Struct, kind: str, /, **fields: Any) -> None:
+        endpoint = request.http_worker_ipc
+        frame = self._codec.encode(make(kind, http_worker_ipc=endpoint, **fields))
+        self._worker(endpoint).send(frame, "router")
 
 
 def main() -> int:
