@@ -16,6 +16,7 @@ from sglang_subgw.contract.segment import NAME_PREFIX
 from sglang_subgw.engine.published import PublishedEngine
 from sglang_subgw.engine.simulated import SimulatedEngine
 from sglang_subgw.errors import ShardFailed
+from sglang_subgw.gateway import handle
 from support.attached import CommandProcess, attached
 from support.client import client, raw_request, read_until
 from support.faults import APP, streams_on_each, until
@@ -87,6 +88,28 @@ def test_a_process_shard_that_does_not_come_back_in_time_is_killed_and_tried_aga
         faulty.streams[0].goes_on()
     stack.wait_idle()
     stack.check()
+
+
+def test_a_failed_shard_that_does_not_end_is_killed_where_that_can_be_done_and_else_ends_the_gateway(
+    make_stack: Callable[..., Stack],
+    mode: Mode,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    monkeypatch.setattr(handle, "_AFTER_FAILURE_SECONDS", 1.5)
+    stack = make_stack(step_seconds=0.01, config={"app": APP})
+    with streams_on_each(stack) as faulty:
+        faulty.inject(1, "busy_thread", 60 if mode is Mode.PROCESS else 5)
+        assert b"its heartbeat failed" in faulty.streams[1].rest()
+        if mode is Mode.PROCESS:
+            faulty.serves_again(1)
+            assert "Shard 1 ended and is started again: its heartbeat failed" in caplog.text
+            faulty.streams[0].goes_on()
+            return
+        assert b'"code":503' in faulty.streams[0].rest()
+    assert stack.gateway.wait(10)
+    with pytest.raises(ShardFailed, match="Shard 1 does not end, and its mode can't end it by force"):
+        stack.gateway.raise_failure()
 
 
 def test_a_shard_that_has_no_descriptor_left_to_start_with_is_tried_again(

@@ -21,6 +21,7 @@ _STEADY_SECONDS = 60.0
 """A shard that served this long starts again with no back-off."""
 _JOIN_SECONDS = 2.0
 _AFTER_RETIREMENT_SECONDS = 5.0
+_AFTER_FAILURE_SECONDS = 5.0
 
 
 class ShardHandle:
@@ -123,7 +124,7 @@ class ShardHandle:
         return self.starting and now > self._started_at + self._config.start_timeout_seconds
 
     def overdue(self, now: float) -> bool:
-        """It was to start again, and has not ended for longer than it may."""
+        """It was to end, and has not for longer than it may."""
         return self._retire_by is not None and not self.ended and now > self._retire_by
 
     def silent_seconds(self) -> float:
@@ -214,8 +215,9 @@ class ShardHandle:
         self._told_stopped = True
 
     def on_failed(self, reason: str, traceback: str) -> None:
-        """It said why it is about to end."""
+        """It said why it is about to end, which must not take for ever."""
         self._reason = reason
+        self._retire_by = time.monotonic() + _AFTER_FAILURE_SECONDS
         log.error("Shard %d failed: %s\n%s", self.index, reason, traceback)
 
     def on_gone(self, now: float, *, restart: bool) -> str:

@@ -97,6 +97,11 @@ class Faults:
     def server(self, _: float) -> None:
         _named("server").cancel()
 
+    def busy_thread(self, seconds: float) -> None:
+        """The end of the loop waits for a thread."""
+        asyncio.get_running_loop().run_in_executor(None, time.sleep, seconds)
+        self.heartbeat(0)
+
     def every_task(self, _: float) -> None:
         for task in asyncio.all_tasks():
             task.cancel()
