@@ -1,4 +1,4 @@
-"""One slot of the segment per shard: aligned 64-bit words that only that shard writes and anyone reads."""
+"""One slot of the segment per shard: aligned 64-bit words that only that shard writes and anyone reads, and a text."""
 
 from __future__ import annotations
 
@@ -60,6 +60,8 @@ class Word(IntEnum):
 
 WORDS_PER_SLOT: Final = 64
 SLOT_BYTES: Final = WORDS_PER_SLOT * 8
+_FAILURE_AT: Final = 256
+"""Where, in bytes, the text of the last failure is: ended by a zero byte or by the slot's end."""
 
 
 class Slot:
@@ -106,6 +108,18 @@ class Slot:
         requests, connections, _ = self.load
         return (connections, requests)
 
+    @property
+    def last_failure(self) -> str:
+        """Why a life of the shard last ended by itself, "" if none has; over 256 bytes it is cut."""
+        with self._words.cast("B") as raw:
+            return bytes(raw[_FAILURE_AT:]).partition(b"\0")[0].decode(errors="ignore")
+
+    def note_failure(self, reason: str) -> None:
+        """Keep the reason for `last_failure`; the gateway's side only."""
+        room = SLOT_BYTES - _FAILURE_AT
+        with self._words.cast("B") as raw:
+            raw[_FAILURE_AT:] = " ".join(reason.replace("\0", " ").split()).encode()[:room].ljust(room, b"\0")
+
     def begin(self, generation: int) -> None:
         """Start a new life of the shard: what was open is gone, the counters go on."""
         for word in (Word.CONNECTIONS, Word.ACTIVE, Word.HTTP_REQUESTS, Word.FRESH):
@@ -114,9 +128,10 @@ class Slot:
         self._words[Word.STATE] = ShardState.STARTING
 
     def snapshot(self) -> dict[str, int | str]:
-        """Every word by its name, lower case."""
+        """Every word by its name, lower case, and the last failure."""
         out: dict[str, int | str] = {word.name.lower(): self.get(word) for word in Word}
         out["state"] = self.state.name.lower()
+        out["last_failure"] = self.last_failure
         return out
 
     def release(self) -> None:

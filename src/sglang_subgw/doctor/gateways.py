@@ -33,6 +33,8 @@ class Shard:
     connections: int
     requests: int
     failed: int
+    last_failure: str
+    """Why a life of it last ended by itself, "" if none has."""
     problem: str = ""
 
 
@@ -118,7 +120,7 @@ def _shard(index: int, slot: dict[str, int | str]) -> Shard:
     age = max(0.0, (time.monotonic_ns() - beat) / 1e9) if lives and beat else None
     problem = ""
     if state == ShardState.FAILED.name.lower():
-        problem = "it failed and is not up again"
+        problem = "it failed and is not up again" + (f": {slot['last_failure']}" if slot["last_failure"] else "")
     elif state != ShardState.STARTING.name.lower() and age is not None and age > _STALL_SECONDS:
         problem = f"its event loop has not turned for {age:.1f} s"
     return Shard(
@@ -131,6 +133,7 @@ def _shard(index: int, slot: dict[str, int | str]) -> Shard:
         connections=word(Word.CONNECTIONS),
         requests=word(Word.REQUESTS),
         failed=word(Word.FAILED),
+        last_failure=str(slot["last_failure"]),
         problem=problem,
     )
 

@@ -89,6 +89,8 @@ def _gateway(gateway: Gateway) -> Iterator[str]:
             for shard in gateway.shards
         ]
         yield from (f"  {line}" for line in _table([head, *rows]))
+        failures = [shard for shard in gateway.shards if shard.last_failure]
+        yield from (f"  shard {shard.index} last failed: {shard.last_failure}" for shard in failures)
 
 
 def _section(title: str, lines: Iterable[str]) -> Iterator[str]:

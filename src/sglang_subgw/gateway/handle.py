@@ -155,6 +155,7 @@ class ShardHandle:
             # Of descriptors, processes or threads, which there may be more of later.
             self.ended = True
             self._slot.set(Word.STATE, ShardState.FAILED)
+            self._slot.note_failure(f"{type(exc).__name__}: {exc}")
             self._plan_next(now)
             raise ShardStartError(f"{type(exc).__name__}: {exc}") from exc
         self._host.channel.setblocking(False)
@@ -233,6 +234,8 @@ class ShardHandle:
         self.ended = True
         self._ready = False
         self._slot.set(Word.STATE, ShardState.FAILED if reason else ShardState.STOPPED)
+        if reason:
+            self._slot.note_failure(reason)
         if self._again and restart:
             self.stopping = False
             self._start_again_at = now
