@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ..cli.parser import CommandParser
 from ..config import SHARD_MODES
@@ -29,6 +29,8 @@ takes the model's time out; router, detokenizer and everything in front of them 
   bench short long-prompt --out results   results.json and a page with charts
   bench chat-64 --url http://127.0.0.1:8000   whatever runs there
 """
+_BOUND_TOKENS: Final = 512
+"""Of answers of a model of one's own, which has room for so many."""
 
 
 def bench(argv: Sequence[str]) -> int:
@@ -94,7 +96,10 @@ def _scenarios(options: argparse.Namespace) -> list[Scenario]:
         "step_seconds": None if options.rate is None else 1 / options.rate if options.rate else 0.0,
     }
     changes = {name: value for name, value in changes.items() if value is not None}
-    return [scenario(name).changed(**changes) for name in options.scenario]
+    chosen = [scenario(name).changed(**changes) for name in options.scenario]
+    if options.engine == "model" or options.url or any("://" in one for one in options.against or ()):
+        chosen = [one.bounded(options.max_tokens or _BOUND_TOKENS) for one in chosen]
+    return chosen
 
 
 def _choices(option: str, text: str | None, choices: Sequence[str]) -> tuple[str, ...]:

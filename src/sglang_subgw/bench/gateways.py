@@ -27,8 +27,6 @@ class GatewayHost:
         self._python = python
         self._child: Child | None = None
         self._wire: Child | None = None
-        self.engine: dict[str, list[int]] = {}
-        """The engine's own processes, by part."""
         self.on_wire = settings["engine"] == "wire"
         self.model = ""
         self.seconds = 0.0
@@ -40,18 +38,20 @@ class GatewayHost:
         settings = self._settings
         if settings["engine"] == "wire":
             self._wire = Child("wire", settings, log=self._log)
-            self.engine = {ENGINE: [self._wire.pid]}
             settings = {"engine": "attached", "target": self._wire.hear()["segment"]}
         self._child = Child("host", settings, log=self._log, python=self._python, environment=_importable())
         while "phase" in (message := self._child.hear()):
             on_phase(message["phase"])
         self.model = message["model"]
         self.seconds = time.monotonic() - started
-        if not self.engine:
-            pids = cpu.descendants(self.pid)
-            self.engine = {
-                part: [pid for pid in pids if part_of(cpu.title(pid)) == part] for part in (DETOKENIZER, SCHEDULER)
-            }
+
+    @property
+    def engine(self) -> dict[str, list[int]]:
+        """The engine's own processes, by part; ask once a request was answered: before, one may have no title yet."""
+        if self._wire is not None:
+            return {ENGINE: [self._wire.pid]}
+        pids = cpu.descendants(self.pid)
+        return {part: [pid for pid in pids if part_of(cpu.title(pid)) == part] for part in (DETOKENIZER, SCHEDULER)}
 
     @property
     def pid(self) -> int:
@@ -94,6 +94,7 @@ class GatewayTarget(Target):
         self._in_process = opened["mode"] != "process"
         self._shard_ids: list[int] = opened["shards"]
         self._slots: list[int] = opened["slots"]
+        self._engine = self._host.engine
         self._main_threads = set(opened["main_threads"])
         self._segment = Segment.attach(opened["segment"])
 
@@ -105,7 +106,7 @@ class GatewayTarget(Target):
 
     def cpu_seconds(self) -> Seconds:
         own = cpu.thread_seconds(self._host.pid)
-        seconds = {part: cpu.total(pids) for part, pids in self._host.engine.items()}
+        seconds = {part: cpu.total(pids) for part, pids in self._engine.items()}
         if self._in_process:
             seconds[MAIN] = sum(used for thread, used in own.items() if thread in self._main_threads)
             seconds[SHARDS] = sum(own.values()) - seconds[MAIN]
@@ -116,7 +117,7 @@ class GatewayTarget(Target):
 
     def memory(self) -> dict[str, Memory]:
         main = memory_of([self._host.pid])
-        parts = {part: memory_of(pids) for part, pids in self._host.engine.items()}
+        parts = {part: memory_of(pids) for part, pids in self._engine.items()}
         if self._in_process:
             # What the process has grown by since before the gateway.
             parts[SHARDS], parts[MAIN] = main - self._memory_before, self._memory_before

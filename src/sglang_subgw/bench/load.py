@@ -40,7 +40,7 @@ class Tally:
         self.latencies = array("d")
         """From a request to the end of its answer."""
         self.said: list[str] = []
-        """The first few errors."""
+        """The first few errors, also from before."""
 
     def error(self, text: str) -> None:
         """Count an answer that is none."""
@@ -331,6 +331,8 @@ class Load:
 
     def _reset(self) -> None:
         fresh = {name: Tally() for name in self._tallies}
+        for name, tally in self._tallies.items():
+            fresh[name].said = tally.said
         for connection in self._connections:
             connection.tally = fresh[connection.group]
         self._tallies = fresh

@@ -45,13 +45,12 @@ def metrics(run: Run, background: Iterable[str] = ()) -> Metrics:
     found["connections"] = float(run.connections)
     if run.start_seconds:
         found["start"] = max(run.start_seconds)
-    total = sum(run.balance)
-    if total:
-        found["tokens/s"] = total / run.seconds
-    tokens = total or everything.events
-    if tokens:
+    outputs = sum(run.balance)
+    if outputs:
+        found["balance"] = max(run.balance) * len(run.balance) / outputs
+    if tokens := outputs or everything.events:
+        found["tokens/s"] = tokens / run.seconds
         found |= {f"{part} us/token": used * 1e6 / tokens for part, used in run.cpu.items()}
-        found["balance"] = max(run.balance) * len(run.balance) / total
     return found
 
 

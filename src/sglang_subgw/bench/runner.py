@@ -19,7 +19,7 @@ from .prompts import Prompts
 from .results import Variant
 from .scenarios import Scenario
 from .servers import Remote, Stock
-from .targets import Floor, Target
+from .targets import Floor, Target, writers
 from .workload import Group, Workload
 
 
@@ -118,11 +118,8 @@ class Bench:
         targets += [Remote(url, url) for url in plan.urls]
         if scenario.floors and plan.floors:
             pace, log = str(self._directory / "pace"), self._directory / "floor.log"
-            targets += [Floor(f"floor-{writer}", writer, pace=pace, log=log) for writer in ("send", "uvloop")]
             event = self._event(targets[0], scenario.cases[case])
-            for floor in targets[-2:]:
-                assert isinstance(floor, Floor)
-                floor.event = event
+            targets += [Floor(f"floor-{writer}", writer, event, pace=pace, log=log) for writer in writers()]
         return targets
 
     def _host(self, kind: str, ungrouped: bool, python: str) -> GatewayHost:

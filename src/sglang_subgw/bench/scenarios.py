@@ -44,6 +44,14 @@ class Scenario:
             cases[name] = dataclasses.replace(case, groups=(dataclasses.replace(first, **of_group), *others), **of_case)
         return dataclasses.replace(self, cases=cases)
 
+    def bounded(self, tokens: int) -> Scenario:
+        """The same with no answer of more tokens, for models whose context has an end: streams then start anew."""
+        cases = {}
+        for name, case in self.cases.items():
+            groups = (dataclasses.replace(group, max_tokens=min(group.max_tokens, tokens)) for group in case.groups)
+            cases[name] = dataclasses.replace(case, groups=tuple(groups))
+        return dataclasses.replace(self, cases=cases)
+
 
 _GROUP_FIELDS: Final = {field.name for field in dataclasses.fields(Group)}
 _PROBE: Final = Group(name="probe", connections=1, format="probe", stream=False, pause_seconds=0.02, background=True)

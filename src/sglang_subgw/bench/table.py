@@ -24,7 +24,7 @@ def columns(scenario: Scenario, variants: Sequence[Variant]) -> list[tuple[str, 
     background = sorted({group.name for case in scenario.cases.values() for group in case.groups if group.background})
     wanted = [
         *((f"{part} us/{per}", part) for part in PARTS),
-        ("tokens/s", "tokens/s"),
+        *([("tokens/s", "tokens/s"), ("shards cores", "cores")] if per == "token" else []),
         ("events/s", "events/s"),
         ("requests/s", "requests/s"),
         ("ttft p50", "ttft"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -82,21 +83,24 @@ def part_of(title: str) -> str:
     return SCHEDULER if "sglang::scheduler" in title else MAIN
 
 
+def writers() -> list[str]:
+    """The bare writers that this Python has."""
+    return ["send", "uvloop"] if find_spec("uvloop") else ["send"]
+
+
 class Floor(Target):
     """A bare writer."""
 
     mode = "floor"
 
-    def __init__(self, name: str, writer: str, *, pace: str, log: Path) -> None:
+    def __init__(self, name: str, writer: str, event: str, *, pace: str, log: Path) -> None:
         super().__init__(name)
-        self._settings = {"writer": writer, "pace": pace}
+        self._settings = {"writer": writer, "event": event, "pace": pace}
         self._log = log
         self._child: Child | None = None
-        self.event = ""
-        """What it writes; set before `open`."""
 
     def open(self) -> None:
-        self._child = Child("floor", {**self._settings, "event": self.event}, log=self._log)
+        self._child = Child("floor", self._settings, log=self._log)
         host, port = self._child.hear()["address"]
         self.address = (host, port)
 
