@@ -1,4 +1,4 @@
-"""One test for each public report on starts, deaths and what they leave, named after it; signals have another file."""
+"""One test for each public report on starts, and on leaders that are killed and what they leave, named after it."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ import os
 import random
 import re
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from sglang_subgw.config import SHARD_MODES, Mode
-from sglang_subgw.contract import Word
+from sglang_subgw.config import GatewayConfig, Mode
 from sglang_subgw.contract.segment import NAME_PREFIX
-from sglang_subgw.doctor import gateways
 from sglang_subgw.engine.published import PublishedEngine
 from sglang_subgw.engine.simulated import SimulatedEngine
+from sglang_subgw.errors import ShardStartError
+from sglang_subgw.gateway import Gateway
 from support.attached import CommandProcess, attached, simulated_owner
 from support.client import client
-from support.faults import APP, streams_on_each, until
+from support.faults import until
 from support.stack import Stack, generate_body
 
 KILLS = int(os.environ.get("SUBGW_TEST_KILLS", "4"))
@@ -36,11 +39,17 @@ _FAMILY = "SUBGW_TEST_FAMILY"
 
 
 @pytest.fixture
-def published(runtime_dir: Path) -> Iterator[PublishedEngine]:
-    with SimulatedEngine(runtime_dir, step_seconds=0.01) as engine, PublishedEngine(engine) as published:
-        yield published
+def engine(runtime_dir: Path) -> Iterator[SimulatedEngine]:
+    with SimulatedEngine(runtime_dir, step_seconds=0.01) as engine:
+        yield engine
         assert engine.wait_idle(5)
         assert engine.violations == []
+
+
+@pytest.fixture
+def published(engine: SimulatedEngine) -> Iterator[PublishedEngine]:
+    with PublishedEngine(engine) as published:
+        yield published
 
 
 def free_port() -> int:
@@ -151,13 +160,88 @@ def test_15165_27190_38218_23627_the_engine_s_own_leader_killed_while_it_starts_
         serve_and_stop(gateway)
 
 
+def test_145_276_shards_are_not_bound_to_the_thread_that_started_the_gateway(mode: Mode, engine: SimulatedEngine):
+    """The kernel's signal at a parent's death comes at the death of the parent's thread."""
+    gateway = Gateway(engine, GatewayConfig(mode=mode, shards=2, port=0, log_level="warning"))
+    starter = threading.Thread(target=gateway.start)
+    starter.start()
+    starter.join()
+    try:
+        with client(gateway.address) as one:
+            for _ in range(4):
+                assert one.post("/generate", json=generate_body("abc", 3)).json()["text"] == "abc"
+        assert [(shard["generation"], shard["state"]) for shard in gateway.shards] == [(1, "ready")] * 2
+    finally:
+        gateway.stop()
+
+
+def test_6784_a_server_that_is_pid_1_of_its_container_has_living_shards(mode: Mode):
+    unshare = [shutil.which("unshare") or "", "--user", "--map-root-user", "--pid", "--fork", "--mount", "--mount-proc"]
+    if not unshare[0] or subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("pid namespaces can't be made here")
+    # What is named after pid 1 would be a dead one's to everybody outside.
+    own_memory = ("sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
+    options = ("--port", "0", "--mode", mode, "--shards", "2")
+    with (
+        tempfile.TemporaryDirectory(prefix="sgt-") as directory,
+        simulated_owner(*options, prefix=(*unshare, *own_memory), environment={"TMPDIR": directory}) as gateway,
+    ):
+        with client(gateway.address) as one:
+            assert one.post("/generate", json=generate_body("abc", 3)).json()["text"] == "abc"
+            shards = one.get("/server_info").json()["sglang_subgw"]["shards"]
+        assert [(shard["generation"], shard["last_failure"]) for shard in shards] == [(1, "")] * 2
+        [server] = psutil.Process(gateway.pid).children()
+        server.send_signal(signal.SIGTERM)
+        assert gateway.wait() == 0, gateway.log
+
+
+@pytest.mark.timeout(120)
+def test_2289_1872_ctrl_c_at_any_moment_of_the_start_ends_it_and_leaves_nothing(
+    mode: Mode, published: PublishedEngine, runtime_dir: Path
+):
+    moments = random.Random()
+    before = files_in(runtime_dir)
+    for _ in range(5):
+        with attached(published.name, mode=mode) as gateway:
+            until(lambda: "attaching" in gateway.log, what="the start")
+            time.sleep(moments.uniform(0, 0.3))
+            gateway.send(signal.SIGINT)
+            # It may have served already.
+            assert gateway.wait() in (128 + signal.SIGINT, 0), gateway.log
+            assert "Traceback" not in gateway.log, gateway.log
+        assert segments_of(gateway.pid) == []
+        assert files_in(runtime_dir) == before
+
+
+def test_2289_1872_ctrl_c_while_an_application_starts_ends_it_with_128_and_the_signal_s_number(
+    mode: Mode, published: PublishedEngine
+):
+    environment = {"PYTHONPATH": str(Path(__file__).parents[1])}
+    with attached(published.name, "--app", "support.apps.slow:app", mode=mode, environment=environment) as gateway:
+        until(lambda: "starting 2 shards" in gateway.log, what="the start")
+        gateway.send(signal.SIGINT)
+        assert gateway.wait() == 128 + signal.SIGINT, gateway.log
+        assert "Stopped by SIGINT before it served." in gateway.log
+        assert "Traceback" not in gateway.log, gateway.log
+
+
+def test_a_start_that_is_cancelled_from_another_thread_fails_and_leaves_nothing(mode: Mode, engine: SimulatedEngine):
+    for seconds in (0.0, 0.1):
+        gateway = Gateway(engine, GatewayConfig(mode=mode, port=0, app="support.apps.slow:app"))
+        timer = threading.Timer(seconds, gateway.cancel_start)
+        timer.start()
+        with pytest.raises(ShardStartError, match="The start was stopped"):
+            gateway.start()
+        timer.join()
+
+
 def test_10121_25040_22357_2500_999_a_start_that_takes_much_longer_than_any_ping_is_no_death(
     make_stack: Callable[..., Stack], caplog: pytest.LogCaptureFixture
 ):
-    """Readiness has its own clock: of this shard's first three seconds its loop stands still for half."""
+    """Readiness has its own clock: of these shards' first three seconds their loops stand still for two."""
     began = time.monotonic()
     stack = make_stack(
-        config={"app": "support.apps.slow:app", "stall_seconds": 0.3, "stall_kill_seconds": 0.6, "log_level": "info"}
+        config={"app": "support.apps.slow:app", "stall_seconds": 1.0, "stall_kill_seconds": 1.3, "log_level": "info"}
     )
     assert time.monotonic() - began > 3
     assert [shard["generation"] for shard in stack.gateway.shards] == [1, 1]
@@ -210,51 +294,3 @@ with mock.patch.object(segment.secrets, "token_hex", lambda n: "0" * 8):
         )
     assert "File exists" in done.stdout
     assert done.stderr == ""
-
-
-DEATHS: dict[str, tuple[str, float, str]] = {
-    "its last exception": ("receive", 0, "its connection to the engine failed: InjectedError: on a frame"),
-    "a part of it that ended": ("heartbeat", 0, "its heartbeat failed: CancelledError: it was cancelled"),
-    "an exit status": ("os_exit", 7, "exit status 7"),
-    "a signal": ("kill", signal.SIGSEGV, "killed by SIGSEGV"),
-}
-
-
-_OF_PROCESSES = ("an exit status", "a signal")
-"""In another mode they end the whole server."""
-
-
-@pytest.mark.parametrize(
-    ("mode", "death"),
-    [(mode, death) for mode in SHARD_MODES for death in DEATHS if mode is Mode.PROCESS or death not in _OF_PROCESSES],
-    indirect=["mode"],
-)
-def test_269_why_a_shard_died_is_in_the_log_and_in_what_is_told_of_it_later(
-    make_stack: Callable[..., Stack], caplog: pytest.LogCaptureFixture, death: str
-):
-    fault, number, reason = DEATHS[death]
-    stack = make_stack(step_seconds=0.01, config={"app": APP})
-    assert [shard["last_failure"] for shard in stack.gateway.shards] == ["", ""]
-    with streams_on_each(stack) as faulty:
-        if fault == "kill":
-            os.kill(stack.gateway.shards[1]["pid"], int(number))
-        else:
-            faulty.inject(1, fault, number)
-        faulty.serves_again(1)
-    assert f"Shard 1 ended and is started again: {reason}" in caplog.text
-    with stack.client() as one:
-        seen = one.get("/server_info").json()["sglang_subgw"]["shards"]
-    assert stack.gateway.segment is not None
-    told = gateways.describe(stack.gateway.segment.name).shards
-    for failures in ([shard["last_failure"] for shard in seen], [shard.last_failure for shard in told]):
-        assert failures == ["", reason]
-
-
-def test_269_a_failure_of_any_text_is_kept_as_far_as_there_is_room(make_stack: Callable[..., Stack]):
-    stack = make_stack(shards=1)
-    assert stack.gateway.segment is not None
-    slot = stack.gateway.segment.slots[0]
-    counters = slot.snapshot()
-    for text, kept in (("a\nb\0c", "a b c"), ("é" * 300, "é" * 128), ("x" + "é" * 300, "x" + "é" * 127), ("", "")):
-        slot.note_failure(text)
-        assert slot.snapshot() == counters | {"last_failure": kept, "heartbeat_ns": slot.get(Word.HEARTBEAT_NS)}

@@ -133,6 +133,22 @@ def test_39204_signals_are_owned_while_it_serves_and_restored_after_it(host_hand
     assert {number: signal.getsignal(number) for number in OWNED} == host_handlers
 
 
+def test_39204_a_signal_during_what_must_not_break_off_is_raised_after_it(host_handlers: dict[int, Any]):
+    done = []
+    with Signals() as signals, pytest.raises(Interrupted, match="SIGTERM"), signals.held(lambda: done.append("stop")):
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        done.append("end")
+        raise RuntimeError("its own, since it was stopped")
+    assert done == ["stop", "stop", "end"]
+    with Signals() as signals:
+        with signals.held():
+            done.clear()
+        with pytest.raises(Interrupted, match="SIGINT"):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert {number: signal.getsignal(number) for number in OWNED} == host_handlers
+
+
 @pytest.mark.parametrize("end", [None, Interrupted(signal.SIGTERM), RuntimeError("broken"), SystemExit(3)], ids=repr)
 def test_39204_a_session_restores_them_however_it_ends(host_handlers: dict[int, Any], end: BaseException | None):
     def command(signals: Signals) -> int:

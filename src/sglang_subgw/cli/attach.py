@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from ..engine.attached import AttachedEngine
@@ -25,6 +25,8 @@ def attach(argv: Sequence[str]) -> int:
 @contextmanager
 def _attached(target: str, signals: Signals, on_phase: Callable[[str], None]) -> Iterator[AttachedEngine]:
     on_phase(f"attaching to {target}")
-    with AttachedEngine.attach(target) as engine:
-        engine.on_stopping(lambda: signals.events.put(ENGINE_STOPPING))
+    with ExitStack() as stack:
+        with signals.held():
+            engine = stack.enter_context(AttachedEngine.attach(target))
+            engine.on_stopping(lambda: signals.events.put(ENGINE_STOPPING))
         yield engine

@@ -42,7 +42,8 @@ def run_gateway(config: GatewayConfig, signals: Signals, open_engine: OpenEngine
                     gateway.on_end = lambda: signals.events.put("ended")
                     # Shards end before the engine: SGLang's shutdown kills every child of this process.
                     stack.callback(gateway.stop)
-                    gateway.start()
+                    with signals.held(gateway.cancel_start):
+                        gateway.start()
                     signals.queue_from_now()
                 print(banner(gateway, progress.seconds), flush=True)
                 cause = _wait(gateway, signals)

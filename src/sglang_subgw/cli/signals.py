@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final, Self
 
@@ -34,6 +36,8 @@ class Signals:
         self.count = 0
         """How many signals have come since the start was over."""
         self._waiting = False
+        self._stop: Callable[[], None] | None = None
+        self._held = 0
         self._before: dict[signal.Signals, Any] = {}
 
     def wait(self, timeout: float | None = None) -> str:
@@ -46,6 +50,20 @@ class Signals:
     def queue_from_now(self) -> None:
         """The start is over: a signal no longer raises Interrupted."""
         self._waiting = True
+
+    @contextmanager
+    def held(self, stop: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """For a part of the start that must not break off just anywhere: a signal calls `stop`.
+
+        Interrupted is raised when the part has ended, in place of whatever it then raises itself.
+        """
+        self._stop = stop
+        try:
+            yield
+        finally:
+            self._stop = None
+            if self._held:
+                raise Interrupted(self._held)
 
     def __enter__(self) -> Self:
         self._before = {signum: signal.signal(signum, self._on_signal) for signum in HANDLED}
@@ -60,6 +78,10 @@ class Signals:
         if name in _REQUESTS:
             if self._waiting:
                 self.events.put(name)
+            return
+        if self._stop is not None:
+            self._held = self._held or signum
+            self._stop()
             return
         if not self._waiting:
             raise Interrupted(signum)

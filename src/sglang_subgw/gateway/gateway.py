@@ -57,6 +57,7 @@ class Gateway:
         self._sweeper: SeatSweeper | None = None
         self._bytes_before = 0
         self._engine_death = ""
+        self._cancelled = False
         self.urls: list[str] = []
         self.on_end: Callable[[], None] = lambda: None
         """Called once, from another thread, when a started gateway has ended."""
@@ -68,13 +69,23 @@ class Gateway:
             self.choice = self.choice or choose(self.config)
             self.config = self.choice.apply(self.config)
             supervisor = self._start()
+            if self._cancelled:
+                supervisor.drain(0.0)
             supervisor.ready.wait()
             if supervisor.failure:
                 reason = supervisor.failure
                 raise EngineDied(reason) if self._engine_death else ShardStartError(reason)
+            if self._cancelled:
+                raise ShardStartError("The start was stopped.")
         except BaseException:
             self.stop()
             raise
+
+    def cancel_start(self) -> None:
+        """Let a `start` that is under way, or still to come, fail soon; from any thread, or a signal's handler."""
+        self._cancelled = True
+        if self._supervisor is not None:
+            self._supervisor.drain(0.0)
 
     def _start(self) -> Supervisor:
         if self._sockets is None:

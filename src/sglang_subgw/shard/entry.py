@@ -111,8 +111,12 @@ class _Shard:
                     app = create_app(self._engine, info, spec.config)
                 server = ShardServer(app, spec.config, slot)
                 serving = self._serving = vital.task("server", server.serve(sockets=[]))
-                await self._first_answer()
-                await server.wait_started(serving)
+                try:
+                    await self._first_answer()
+                    await server.wait_started(serving)
+                except asyncio.CancelledError:
+                    server.give_up_start()
+                    raise
                 self._announce(server)
                 try:
                     await vital.hold(serving, may_end=lambda: self._drain_task is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,8 @@ import uvicorn
 from ..config import GatewayConfig
 from ..contract import Slot, Word
 from .connection import Connections
+
+_NOWHERE = logging.Logger("nowhere", logging.CRITICAL + 1)
 
 
 class ShardServer(uvicorn.Server):
@@ -68,6 +71,12 @@ class ShardServer(uvicorn.Server):
                 serving.result()
                 raise RuntimeError("The application ended while it started.")
             await asyncio.sleep(0.001)
+
+    def give_up_start(self) -> None:
+        """The start is stopped on purpose: what the application makes of it (a traceback, mostly) is no news."""
+        lifespan: Any = getattr(self, "lifespan", None)
+        if lifespan is not None:
+            lifespan.logger = _NOWHERE
 
     async def retire(self, give_away: Callable[[int], bool]) -> None:
         """Give every connection away once it is between two requests, then end `serve`."""

@@ -13,8 +13,8 @@ from starlette.routing import Mount
 
 from sglang_subgw.http.app import create_app
 
-BLOCKED_SECONDS = 1.5
-ASLEEP_SECONDS = 1.5
+BLOCKED_SECONDS = 2.0
+ASLEEP_SECONDS = 1.0
 
 
 def app(engine: Any, info: Any, config: Any) -> Starlette:
