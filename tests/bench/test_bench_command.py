@@ -17,7 +17,7 @@ from sglang_subgw.errors import ConfigError
 from support.stack import Stack
 
 TINY = ("--streams", "4", "--rate", "100", "--seconds", "0.3", "--warm", "0.1")
-VOID = {"meta", "line", "rect", "path", "circle"}
+VOID = {"br", "meta", "line", "rect", "path", "circle"}
 
 
 class Balanced(HTMLParser):

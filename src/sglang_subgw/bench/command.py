@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..cli.parser import CommandParser
+from ..cli.session import run
 from ..config import SHARD_MODES
 from ..errors import ConfigError
 from . import machine
@@ -29,6 +30,7 @@ takes the model's time out; router, detokenizer and everything in front of them 
   bench short long-prompt --out results   results.json and a page with charts
   bench chat-64 --url http://127.0.0.1:8000   whatever runs there
 """
+_OTHERS: Final = ("sglang", "sglang-rust")
 _BOUND_TOKENS: Final = 512
 """Of answers of a model of one's own, which has room for so many."""
 
@@ -41,6 +43,10 @@ def bench(argv: Sequence[str]) -> int:
         print("\n".join(f"{one.name:<{width}}  {one.about}" for one in SCENARIOS.values()))
         return 0
     plan, chosen = _plan(options), _scenarios(options)
+    return run("warning", lambda _: _bench(plan, chosen, options.out))
+
+
+def _bench(plan: Plan, chosen: Sequence[Scenario], directory: str | None) -> int:
     about = machine.describe()
     print(machine.line(about), flush=True)
     results: list[tuple[Scenario, list[Outcome]]] = []
@@ -51,8 +57,8 @@ def bench(argv: Sequence[str]) -> int:
             print(render(one, outcomes), flush=True)
             results.append((one, outcomes))
         starts = running.start_seconds
-    if options.out:
-        page = write_report(Path(options.out), about, starts, results)
+    if directory:
+        page = write_report(Path(directory), about, starts, results)
         print(f"\nWritten: {page}")
     return 0
 
@@ -62,16 +68,17 @@ def _plan(options: argparse.Namespace) -> Plan:
     if engine != "wire" and find_spec("sglang") is None:
         raise ConfigError(f"--engine {engine} needs SGLang, which isn't installed.", hint="--engine wire does not.")
     against = options.against or []
-    unknown = [one for one in against if one != "sglang" and "://" not in one]
+    unknown = [one for one in against if one not in _OTHERS and "://" not in one]
     if unknown:
-        raise ConfigError(f"--against takes sglang or a URL, not {unknown[0]!r}.")
+        raise ConfigError(f"--against takes {', '.join(_OTHERS)} or a URL, not {unknown[0]!r}.")
     return Plan(
         engine=engine,
         modes=_choices("--modes", options.modes, [mode.value for mode in SHARD_MODES]),
         shards=tuple(_number("--shards", part) for part in options.shards.split(",")) if options.shards else (),
         gateways=not options.url,
         against_sglang="sglang" in against,
-        urls=(*([options.url] if options.url else []), *(one for one in against if one != "sglang")),
+        against_rust="sglang-rust" in against,
+        urls=(*([options.url] if options.url else []), *(one for one in against if one not in _OTHERS)),
         rounds=options.rounds,
         floors=not options.no_floor,
         ungrouped=options.ungrouped,
@@ -129,7 +136,12 @@ def _parser() -> CommandParser:
     add("--list", action="store_true", help="the scenarios")
     add("--modes", metavar="LIST", help="modes of this gateway, for instance subinterp,process")
     add("--shards", metavar="LIST", help="numbers of shards, for instance 1,2")
-    add("--against", action="append", metavar="sglang|URL", help="SGLang's own server with as many workers, or another")
+    add(
+        "--against",
+        action="append",
+        metavar="WHAT",
+        help="sglang, sglang-rust (its own servers, with as many workers), or a URL",
+    )
     add("--url", help="measure what runs there instead of gateways of its own")
     add(
         "--engine", choices=("sglang", "model", "wire"), help="SGLang without a model (default), with one, or no SGLang"

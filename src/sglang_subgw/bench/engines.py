@@ -21,13 +21,14 @@ CONTEXT_LENGTH: Final = 1 << 22
 
 
 @contextmanager
-def sglang_environment(*, grouped: bool, codec: str) -> Iterator[bool]:
+def sglang_environment(*, grouped: bool, codec: str, rust: bool = False) -> Iterator[bool]:
     """For the whole life of an engine on this machine; yields whether it runs on plain CPU."""
     from ..engine.demo.platform import accelerator_present
 
     wire = {
         "SGLANG_BATCH_TOKENIZER_OUTPUTS": "1" if grouped else "0",
         "SGLANG_USE_PICKLE_IPC": "1" if codec == "pickle" else "0",
+        "SGLANG_RUST_SERVER": "1" if rust else "0",
         "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",
     }
     with ExitStack() as stack:

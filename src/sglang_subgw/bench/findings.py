@@ -9,8 +9,9 @@ from .runner import Outcome
 from .scenarios import Scenario
 from .targets import DETOKENIZER, MAIN, SHARDS
 
-_OTHERS = ("sglang", "url", "floor")
+_OTHERS = ("sglang", "sglang-rust", "url", "floor")
 """Kinds of variants that ours are compared with."""
+_SGLANG = ("sglang", "sglang-rust")
 
 
 def findings(scenario: Scenario, outcomes: Sequence[Outcome]) -> list[str]:
@@ -19,6 +20,8 @@ def findings(scenario: Scenario, outcomes: Sequence[Outcome]) -> list[str]:
     for outcome in outcomes:
         where = f"{outcome.case}: " if outcome.case else ""
         found += [where + text for text in _of_case(scenario, outcome)]
+    if outcomes and outcomes[0].variants and len(outcomes[0].variants[0].runs) < 2:
+        found.append("one round shows no spread: nothing is said about ties")
     if scenario.base:
         base = next(outcome for outcome in outcomes if outcome.case == scenario.base)
         for outcome in outcomes:
@@ -33,32 +36,33 @@ def _of_case(scenario: Scenario, outcome: Outcome) -> Iterator[str]:
     ours = [variant for variant in variants if variant.mode not in _OTHERS]
     for variant in ours:
         for base in variants:
-            if base in ours or (base.mode == "sglang" and base.shards != variant.shards):
+            if base in ours or (base.mode in _SGLANG and base.shards != variant.shards):
                 continue
             if (times := ratio(variant, base, metric)) is not None:
                 yield f"{variant.name} uses {as_ratio(times)} of {base.name}'s shard CPU per {per}"
     if per == "request":
-        yield from _with_main(ours, variants)
+        yield from _together(ours, variants, MAIN, per)
+    else:
+        yield from _together(ours, variants, DETOKENIZER, per)
     if scenario.scaling:
         yield from _scaling(variants)
     for variant in variants:
         if (errors := variant.value("errors")) is not None and errors.high:
             yield f"{variant.name} had errors: {errors.high:.0f} in a round"
-    if variants and len(variants[0].runs) < 2:
-        yield "one round shows no spread: nothing is said about ties"
-    else:
+    if variants and len(variants[0].runs) > 1:
         about = "tokens/s" if scenario.scaling and variants[0].value("tokens/s") else metric
         for name, other in ties(variants, about):
             yield f"{name} and {other} tie in {about}: their ranges overlap"
 
 
-def _with_main(ours: Sequence[Variant], variants: Sequence[Variant]) -> Iterator[str]:
+def _together(ours: Sequence[Variant], variants: Sequence[Variant], other: str, per: str) -> Iterator[str]:
+    """With the part whose work one may shift to another: the router's in main, or the detokenizer's."""
     for variant in ours:
         for base in variants:
-            if base.mode == "sglang" and base.shards == variant.shards:
-                mine, theirs = (_sum(one, (SHARDS, MAIN), "us/request") for one in (variant, base))
+            if base.mode in _SGLANG and base.shards == variant.shards:
+                mine, theirs = (_sum(one, (SHARDS, other), f"us/{per}") for one in (variant, base))
                 if theirs:
-                    yield f"{variant.name}, main included, uses {as_ratio(mine / theirs)} of {base.name}'s per request"
+                    yield f"{variant.name} with its {other}: {as_ratio(mine / theirs)} of {base.name} with its own"
 
 
 def _scaling(variants: Sequence[Variant]) -> Iterator[str]:
@@ -72,7 +76,7 @@ def _scaling(variants: Sequence[Variant]) -> Iterator[str]:
 
 
 def _against_base(scenario: Scenario, outcome: Outcome, base: Outcome) -> Iterator[str]:
-    metrics = (f"{SHARDS} us/{scenario.per}", "gap p99") if scenario.per == "event" else (f"{SHARDS} us/request",)
+    metrics = (f"{SHARDS} us/{scenario.per}", *scenario.compared)
     for variant in outcome.variants:
         before = next((one for one in base.variants if one.name == variant.name), None)
         if before is None:
@@ -85,9 +89,19 @@ def _against_base(scenario: Scenario, outcome: Outcome, base: Outcome) -> Iterat
                 yield f"{outcome.case}, {variant.name}: {metric} is {times:.2f} × that of {base.case}{same}"
 
 
-def events_with_detokenizer(variant: Variant) -> float:
-    """Shards and detokenizer together, in µs per event."""
-    return _sum(variant, (SHARDS, DETOKENIZER), "us/event")
+def best_ratio(scenario: Scenario, outcome: Outcome, kind: str) -> tuple[str, float] | None:
+    """Our variant that uses the smallest share of what one of that kind does, and the share."""
+    metric = f"{SHARDS} us/{scenario.per}"
+    found = [
+        (times, variant.name)
+        for variant in outcome.variants
+        for base in outcome.variants
+        if variant.mode not in _OTHERS
+        and base.mode == kind
+        and (kind not in _SGLANG or base.shards == variant.shards)
+        and (times := ratio(variant, base, metric)) is not None
+    ]
+    return (best[1], best[0]) if (best := min(found, default=None)) else None
 
 
 def _sum(variant: Variant, parts: Sequence[str], unit: str) -> float:

@@ -57,6 +57,7 @@ class Run:
     memory_idle: dict[str, Memory] = field(default_factory=dict)
     """Before the load."""
     connections: int = 0
+    step_seconds: float = 0.0
 
 
 def measure(
@@ -110,4 +111,5 @@ def _window(target: Target, workload: Workload, loads: list[Child]) -> Run:
         balance=[now - then for now, then in zip(target.balance(), balance, strict=True)],
         start_seconds=target.start_seconds,
         connections=workload.connections,
+        step_seconds=workload.step_seconds,
     )

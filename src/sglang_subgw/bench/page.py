@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from . import machine as machine_of
-from .findings import findings
+from .findings import as_ratio, best_ratio, findings
 from .results import Variant
 from .runner import Outcome
 from .scenarios import Scenario
@@ -51,6 +51,7 @@ def _lines(machine: Mapping[str, Any], start_seconds: Mapping[str, float], resul
 
 def _scenario(scenario: Scenario, outcomes: Sequence[Outcome]) -> Iterator[str]:
     yield f'<h2 id="{scenario.name}">{scenario.name}</h2><p>{escape(scenario.about)}</p>'
+    yield from _headline(scenario, outcomes)
     items = "".join(f"<li>{escape(text)}</li>" for text in findings(scenario, outcomes))
     yield f'<ul class="findings">{items}</ul><div class="charts">'
     named = [
@@ -61,6 +62,28 @@ def _scenario(scenario: Scenario, outcomes: Sequence[Outcome]) -> Iterator[str]:
     yield from _charts(scenario, named)
     yield "</div>"
     yield f'<details open><summary>Numbers</summary><div class="scroll">{_table(scenario, outcomes)}</div></details>'
+
+
+def _headline(scenario: Scenario, outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """The figure that most people look for, for each case that has it."""
+    cards = []
+    for outcome in outcomes:
+        for kind, words in (
+            ("sglang", "of SGLang's worker"),
+            ("sglang-rust", "of its Rust server"),
+            ("floor", "bare writes"),
+        ):
+            found = best_ratio(scenario, outcome, kind)
+            if found is not None:
+                name, times = found
+                where = f"{outcome.case} · " if outcome.case else ""
+                text = f"{words}, shard CPU per {scenario.per}"
+                cards.append(
+                    f'<div class="figure"><b>{escape(as_ratio(times))}</b><span>{escape(text)}<br>'
+                    f"{escape(where + name)}</span></div>"
+                )
+    if cards:
+        yield f'<div class="figures">{"".join(cards)}</div>'
 
 
 def _charts(scenario: Scenario, named: Sequence[tuple[str, Variant]]) -> Iterator[str]:
@@ -94,7 +117,7 @@ def _charts(scenario: Scenario, named: Sequence[tuple[str, Variant]]) -> Iterato
 
 def _chart(title: str, named: Sequence[tuple[str, Variant]], metric: str, unit: str) -> str:
     rows = [
-        Bar(name, {metric: value.median}, value.low, value.high)
+        Bar(name, {metric: value.median}, value.low, value.high, variant.mode)
         for name, variant in named
         if (value := variant.value(metric)) is not None
     ]

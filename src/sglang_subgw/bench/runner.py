@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from ..gateway.runtime import make_runtime_dir, remove_runtime_dir
 from .gateways import GatewayHost, GatewayTarget
 from .measure import Run, measure
 from .pace import Pace
@@ -33,6 +32,8 @@ class Plan:
     shards: tuple[int, ...] = ()
     gateways: bool = True
     against_sglang: bool = False
+    against_rust: bool = False
+    """SGLang's Rust server, with as many tokenizing and detokenizing threads."""
     urls: tuple[str, ...] = ()
     rounds: int = 3
     floors: bool = True
@@ -67,14 +68,14 @@ class Bench:
         self._on_phase = on_phase
         self._stack = ExitStack()
         self._hosts: dict[tuple[str, bool, str], GatewayHost] = {}
-        self._stocks: dict[tuple[bool, int], Stock] = {}
+        self._stocks: dict[tuple[bool, int, bool], Stock] = {}
         self.start_seconds: dict[str, float] = {}
         """Of engines and servers, until they were up."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            self._directory = Path(tempfile.mkdtemp(prefix="sgb-"))
-            stack.callback(shutil.rmtree, self._directory, ignore_errors=True)
+            self._directory = make_runtime_dir()
+            stack.callback(remove_runtime_dir, self._directory)
             self._pace = stack.enter_context(Pace(self._directory / "pace"))
             self._stack = stack.pop_all()
         return self
@@ -114,7 +115,9 @@ class Bench:
                 host = self._host("wire", ungrouped, python)
                 targets.append(GatewayTarget(f"{Path(python).name}-{shards}", host, config))
             if plan.against_sglang and kind != "wire":
-                targets.append(self._stock(ungrouped, shards))
+                targets.append(self._stock(ungrouped, shards, rust=False))
+            if plan.against_rust and kind != "wire":
+                targets.append(self._stock(ungrouped, shards, rust=True))
         targets += [Remote(url, url) for url in plan.urls]
         if scenario.floors and plan.floors:
             pace, log = str(self._directory / "pace"), self._directory / "floor.log"
@@ -132,12 +135,12 @@ class Bench:
             self._hosts[key] = host
         return self._hosts[key]
 
-    def _stock(self, ungrouped: bool, workers: int) -> Stock:
-        key = ungrouped, workers
+    def _stock(self, ungrouped: bool, workers: int, *, rust: bool) -> Stock:
+        key = ungrouped, workers, rust
         if key not in self._stocks:
-            self._on_phase(f"starting SGLang's own server with {workers} workers")
+            self._on_phase(f"starting SGLang's own {'Rust ' if rust else ''}server with {workers} workers")
             settings = self._settings(self._plan.engine, ungrouped)
-            stock = Stock(f"sglang-{workers}", settings, workers=workers, log=self._directory / "sglang.log")
+            stock = Stock(settings, workers=workers, rust=rust, log=self._directory / "sglang.log")
             self._stack.callback(stock.end)
             stock.open()
             self.start_seconds[stock.name] = stock.start_seconds[0]

@@ -22,7 +22,9 @@ class Scenario:
     per: str = "event"
     """What processor time is divided by: event, request or token, of which an event may carry several."""
     base: str = ""
-    """The case that the others' times are compared with."""
+    """The case that the others are compared with."""
+    compared: tuple[str, ...] = ()
+    """Times that are compared with it, beside the cost."""
     modes: tuple[str, ...] = ("subinterp", "process")
     shards: tuple[int, ...] = (1,)
     floors: bool = False
@@ -211,6 +213,7 @@ _ALL: Final = (
             "32 x 100k": _streams(64, 50, _PROBE, _prompts(connections=32, prompt_tokens=100_000), seconds=10),
         },
         base="alone",
+        compared=("gap p99",),
     ),
     Scenario(
         name="many-streams",
@@ -220,6 +223,7 @@ _ALL: Final = (
             "2,000": _streams(2000, 1, _PROBE, seconds=10),
         },
         base="200",
+        compared=("late p99",),
         shards=(4,),
     ),
     Scenario(
@@ -230,6 +234,7 @@ _ALL: Final = (
             "slow ones": _streams(64, 20, _SLOW, seconds=10),
         },
         base="alone",
+        compared=("gap p99",),
     ),
 )
 SCENARIOS: Final = {scenario.name: scenario for scenario in _ALL}

@@ -12,9 +12,12 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .pace import Pace
+
+if TYPE_CHECKING:
+    from .scheduler_io import SchedulerIo
 
 log = logging.getLogger("sglang")
 
@@ -53,17 +56,19 @@ def run_scheduler(
     """Serve in a process that SGLang spawned, until it is told to stop or its parent ends."""
     import psutil  # type: ignore
     from setproctitle import setproctitle
-    from sglang.srt.configs.model_config import ModelConfig
     from sglang.srt.utils.common import kill_itself_when_parent_died
+
+    from .scheduler_io import open_io
 
     kill_itself_when_parent_died()
     setproctitle("sglang::scheduler (simulated)")
     parent = psutil.Process().parent()
     started = time.monotonic()
     try:
-        context_length = ModelConfig.from_server_args(server_args).context_len
+        ranks = {"world_rank": 0, "dp_rank": dp_rank, "gpu_id": gpu_id}
+        io, context_length = open_io(server_args, port_args, ranks, _MAX_TOTAL_TOKENS)
         with Pace(script.pace_path) as pace:
-            scheduler = _Scheduler(script, pace, port_args, context_length)
+            scheduler = _Scheduler(script, pace, io, context_length)
             pipe_writer.send(_ready_info(context_length, time.monotonic() - started))
             scheduler.run()
     except Exception:
@@ -136,21 +141,14 @@ class _Request:
 class _Scheduler:
     """SGLang's scheduler as its neighbours see it: the same sockets, messages and order."""
 
-    def __init__(self, script: SchedulerScript, pace: Pace, port_args: Any, context_length: int) -> None:
-        import zmq
+    def __init__(self, script: SchedulerScript, pace: Pace, io: SchedulerIo, context_length: int) -> None:
         from sglang.srt.managers import io_struct
         from sglang.srt.observability.req_time_stats import SchedulerReqTimeStats
-        from sglang.srt.utils.network import get_zmq_socket
 
-        self._io = io_struct
+        self._io = io
+        self._structs = io_struct
         self._pace = pace
         self._context_length = context_length
-        context = zmq.Context(2)
-        self._input = get_zmq_socket(context, zmq.PULL, port_args.scheduler_input_ipc_name, False)
-        self._to_tokenizer = get_zmq_socket(context, zmq.PUSH, port_args.tokenizer_ipc_name, False)
-        self._to_detokenizer = get_zmq_socket(context, zmq.PUSH, port_args.detokenizer_ipc_name, False)
-        self._again = zmq.Again
-        self._nonblocking = zmq.NOBLOCK
         self._new_time_stats = SchedulerReqTimeStats
         self._tokens = array("q", script.tokens)
         self._single = [array("q", [token]) for token in script.tokens]
@@ -163,26 +161,17 @@ class _Scheduler:
         next_step = 0.0
         while not self._stopping:
             if not self._running:
-                self._input.poll()
-            elif (wait := next_step - time.monotonic()) > 0:
-                # The last part of a millisecond, which poll can't wait for, is slept.
-                if not self._input.poll(int(wait * 1000)):
-                    time.sleep(max(0.0, next_step - time.monotonic()))
-                else:
-                    self._receive()
-                    continue
-            self._receive()
-            if self._running:
+                self._io.wait(None)
+            elif (wait := next_step - time.monotonic()) >= 0.001:
+                self._io.wait(int(wait * 1000))
+            elif wait > 0:
+                # The last part of a millisecond, which the others can't wait for.
+                time.sleep(wait)
+            for message in self._io.receive():
+                self._handle(message)
+            if self._running and time.monotonic() >= next_step:
                 next_step = max(next_step + self._pace.seconds, time.monotonic())
                 self._step()
-
-    def _receive(self) -> None:
-        while True:
-            try:
-                message = self._io.sock_recv(self._input, self._nonblocking)
-            except self._again:
-                return
-            self._handle(message)
 
     def _handle(self, message: Any) -> None:
         match type(message).__name__:
@@ -194,14 +183,14 @@ class _Scheduler:
             case "AbortReq":
                 self._abort(message)
             case "FlushCacheReqInput":
-                self._answer(message, self._io.FlushCacheReqOutput(success=not self._running))
+                self._io.answer(message, self._structs.FlushCacheReqOutput(success=not self._running))
             case "GetInternalStateReq":
                 state = {"last_gen_throughput": 0.0, "memory_usage": {}, "num_running_reqs": len(self._running)}
-                self._answer(message, self._io.GetInternalStateReqOutput(internal_state=state))
+                self._io.answer(message, self._structs.GetInternalStateReqOutput(internal_state=state))
             case "ShutdownReq":
                 self._stopping = True
-            case "FreezeGCReq" | "ConfigureLoggingReq":
-                self._io.sock_send(self._to_detokenizer, message)
+            case "FreezeGCReq" | "ConfigureLoggingReq" | "PauseGenerationReqInput" | "ContinueGenerationReqInput":
+                return
             case kind:
                 log.warning("The simulated scheduler does not know %s, and ignores it.", kind)
 
@@ -212,10 +201,6 @@ class _Scheduler:
         for request in self._running:
             if message.abort_all or request.rid.startswith(message.rid):
                 request.reason = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
-
-    def _answer(self, request: Any, answer: Any) -> None:
-        answer.http_worker_ipc = request.http_worker_ipc
-        self._io.sock_send(self._to_tokenizer, answer)
 
     def _step(self) -> None:
         """A token for every request, and one message with all that is due."""
@@ -232,7 +217,7 @@ class _Scheduler:
         if ended:
             self._running = [request for request in self._running if request.reason is None]
         if due:
-            self._io.sock_send(self._to_detokenizer, self._message(due))
+            self._io.send_outputs(self._message(due))
 
     def _message(self, due: list[_Request]) -> Any:
         count = len(due)
@@ -244,7 +229,7 @@ class _Scheduler:
         completion = [min(request.made, request.limit) for request in due]
         for request, made in zip(due, completion, strict=True):
             request.sent = made or 1
-        return self._io.BatchTokenIDOutput(
+        return self._structs.BatchTokenIDOutput(
             rids=[request.rid for request in due],
             http_worker_ipcs=[request.worker for request in due],
             finished_reasons=[request.reason for request in due],
@@ -265,7 +250,7 @@ class _Scheduler:
             image_tokens=zeros,
             audio_tokens=zeros,
             video_tokens=zeros,
-            time_stats=self._io.wrap_as_pickle([request.time_stats for request in due]),
+            time_stats=self._structs.wrap_as_pickle([request.time_stats for request in due]),
             **self._blank,
         )
 

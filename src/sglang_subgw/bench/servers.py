@@ -15,7 +15,7 @@ from ..contract import Segment, Word, segment_names
 from ..errors import BenchError, ConfigError
 from . import cpu
 from .child import Child
-from .targets import MAIN, SHARDS, Processes, Seconds
+from .targets import MAIN, SCHEDULER, SHARDS, Processes, Seconds
 
 _READY_SECONDS: Final = 180.0
 _LOOK_SECONDS: Final = 0.1
@@ -25,10 +25,10 @@ _LISTENING: Final = "0A"
 class Stock(Processes):
     """SGLang's own server, which stays up between its runs: it takes half a minute to start."""
 
-    mode = "sglang"
-
-    def __init__(self, name: str, settings: dict[str, Any], *, workers: int, log: Path) -> None:
-        super().__init__(name)
+    def __init__(self, settings: dict[str, Any], *, workers: int, rust: bool, log: Path) -> None:
+        super().__init__(f"sglang-rust-{workers}" if rust else f"sglang-{workers}")
+        self.mode = "sglang-rust" if rust else "sglang"
+        self._rust = rust
         self._settings = settings
         self.shards = self._workers = workers
         self._log = log
@@ -39,7 +39,7 @@ class Stock(Processes):
             return
         started = time.monotonic()
         self.address = ("127.0.0.1", _free_port())
-        settings = {**self._settings, "workers": self._workers, "port": self.address[1]}
+        settings = {**self._settings, "workers": self._workers, "rust": self._rust, "port": self.address[1]}
         self._child = Child("stock", settings, log=self._log, environment={"TMPDIR": str(self._log.parent)})
         self.pid = self._child.pid
         _wait_until_healthy(self.address, self._child)
@@ -47,10 +47,19 @@ class Stock(Processes):
 
     def parts(self) -> dict[str, list[int]]:
         found = super().parts()
-        if self._workers == 1:
+        if self._workers == 1 and not self._rust:
             # The main process is the only worker, and there is no router.
             found[SHARDS] = found.pop(MAIN)
         return found
+
+    def cpu_seconds(self) -> Seconds:
+        seconds = super().cpu_seconds()
+        if self._rust:
+            # Its threads are the scheduler's process, but for the one that is the scheduler.
+            (pid,) = self.parts()[SCHEDULER]
+            own = cpu.thread_seconds(pid)[pid]
+            seconds[SHARDS], seconds[SCHEDULER] = seconds[SCHEDULER] - own, own
+        return seconds
 
     def close(self) -> None:
         """Leave it up; `end` takes it down."""

@@ -1,13 +1,17 @@
-"""A process that runs SGLang's own, unmodified server over the same simulated scheduler."""
+"""A process that runs SGLang's own, unmodified server, over a simulated scheduler or the real one."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
+import tempfile
 import threading
-from multiprocessing.shared_memory import SharedMemory
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
 
+from ..engine import shared_memory
 from .child import Parent
 
 
@@ -21,21 +25,26 @@ def main() -> int:
     return 0
 
 
-def _serve(settings: dict) -> None:  # type: ignore[type-arg]
+def _serve(settings: dict[str, Any]) -> None:
     from ..engine.arguments import read_server_args
     from .engines import engine_argv, script_for, sglang_environment
 
-    with sglang_environment(grouped=settings["grouped"], codec=settings["codec"]) as on_cpu:
+    wire = {name: settings[name] for name in ("grouped", "codec", "rust")}
+    with sglang_environment(**wire) as on_cpu:
         from sglang.srt.entrypoints.http_server import launch_server
         from sglang.srt.managers.scheduler import run_scheduler_process
 
         argv = engine_argv(settings["argv"], simulated=settings["simulated"])
         server_args = read_server_args([*argv, "--port", str(settings["port"])], on_cpu=on_cpu)
         server_args.tokenizer_worker_num = settings["workers"]
-        run_scheduler = (
-            script_for(argv, settings["pace"]).scheduler() if settings["simulated"] else run_scheduler_process
-        )
-        launch_server(server_args, run_scheduler_process_func=run_scheduler)
+        run = script_for(argv, settings["pace"]).scheduler() if settings["simulated"] else run_scheduler_process
+        launch_server(server_args, run_scheduler_process_func=partial(_run_noted, Path(tempfile.gettempdir()), run))
+
+
+def _run_noted(directory: Path, run: Callable[..., None], server_args: Any, port_args: Any, *args: Any) -> None:
+    """In the scheduler's process: what it has in shared memory must be found when it has been killed."""
+    shared_memory.note(directory, port_args)
+    run(server_args, port_args, *args)
 
 
 def _end_with_parent(parent: Parent) -> None:
@@ -44,10 +53,9 @@ def _end_with_parent(parent: Parent) -> None:
     from sglang.srt.utils import kill_process_tree
 
     kill_process_tree(os.getpid(), include_parent=False)
-    with contextlib.suppress(FileNotFoundError):
-        memory = SharedMemory(f"multi_tokenizer_args_{os.getpid()}")
-        memory.close()
-        memory.unlink()
+    for path in shared_memory.noted(Path(tempfile.gettempdir())):
+        path.unlink(missing_ok=True)
+    Path("/dev/shm", shared_memory.arguments_name(os.getpid())).unlink(missing_ok=True)
     os._exit(0)
 
 

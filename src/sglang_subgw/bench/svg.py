@@ -25,6 +25,8 @@ class Bar:
     pieces: Mapping[str, float]
     low: float | None = None
     high: float | None = None
+    kind: str = ""
+    """Gives a bar of one piece its colour."""
 
     @property
     def total(self) -> float:
@@ -50,8 +52,9 @@ def bars(rows: Sequence[Bar], unit: str) -> str:
         out.append(f'<text class="label" x="{_LABELS - 8}" y="{y + 15}" text-anchor="end">{escape(row.label)}</text>')
         for name, value in row.pieces.items():
             width = plot * max(value, 0.0) / top
+            colour = f"k-{row.kind}" if row.kind else f"c{names.index(name)}"
             out.append(
-                f'<rect class="c{names.index(name)}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_BAR}" rx="2">'
+                f'<rect class="{colour}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_BAR}" rx="2">'
                 f"<title>{escape(row.label)}, {escape(name)}: {_short(value)} {escape(unit)}</title></rect>"
             )
             x += width
@@ -72,9 +75,9 @@ def distributions(series: Mapping[str, Sequence[tuple[float, float]]], unit: str
     points = [point for line in series.values() for point in line]
     if not points:
         return ""
-    smallest = max(min(value for _, value in points), 1e-6)
-    low, high = math.floor(math.log10(smallest)), math.ceil(math.log10(max(value for _, value in points)) + 1e-9)
-    high = max(high, low + 1)
+    smallest, largest = max(min(value for _, value in points), 1e-6), max(value for _, value in points)
+    ticks = _log_ticks(smallest, largest)
+    low, high = math.log10(ticks[0]), math.log10(ticks[-1])
     shares = (0.5, 0.1, 0.01, 0.001, 0.0001)
     plot_width, height = _WIDTH - _MARGIN - 20, _PLOT_HEIGHT
 
@@ -90,12 +93,10 @@ def distributions(series: Mapping[str, Sequence[tuple[float, float]]], unit: str
         text = "p50" if share == 0.5 else f"p{100 * (1 - share):.4g}"
         out.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="10" y2="{height + 10}"/>')
         out.append(f'<text class="tick" x="{x:.1f}" y="{height + 26}" text-anchor="middle">{text}</text>')
-    for power in range(low, high + 1):
-        y = y_of(10.0**power)
+    for tick in ticks:
+        y = y_of(tick)
         out.append(f'<line class="grid" x1="{_MARGIN}" x2="{_MARGIN + plot_width}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        out.append(
-            f'<text class="tick" x="{_MARGIN - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(10.0**power)}</text>'
-        )
+        out.append(f'<text class="tick" x="{_MARGIN - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(tick)}</text>')
     for i, (name, line) in enumerate(series.items()):
         path = "L".join(f"{x_of(above):.1f} {y_of(value):.1f}" for above, value in line)
         out.append(f'<path class="line s{i % 10}" d="M{path}"><title>{escape(name)}</title></path>')
@@ -113,6 +114,16 @@ def _open(height: int, unit: str) -> str:
 def _legend(names: Sequence[str], kind: str = "c") -> str:
     items = (f'<span><i class="{kind}{i % 10}"></i>{escape(name)}</span>' for i, name in enumerate(names))
     return f'<div class="legend">{"".join(items)}</div>'
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 of each power of ten from just below to just above; powers alone where that is many."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if len(powers) <= 4 else (1,)
+    ticks = [step * 10.0**power for power in powers for step in steps]
+    first = max((i for i, tick in enumerate(ticks) if tick <= low), default=0)
+    last = min((i for i, tick in enumerate(ticks) if tick >= high), default=len(ticks) - 1)
+    return ticks[first : max(last, first + 1) + 1]
 
 
 def _nice(value: float) -> float:

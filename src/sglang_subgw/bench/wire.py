@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from ..engine.simulated.structs import Struct, make
 from ..engine.simulated.tokenizer import ByteTokenizer
 from ..engine.simulated.transport import Transport
 from ..engine.tokenization import SOCKET_NAME, TokenizationService
+from ..gateway.runtime import make_runtime_dir, remove_runtime_dir
 from .child import Parent
 from .credit import Credit, messages_seen
 from .engines import CONTEXT_LENGTH
@@ -225,8 +226,11 @@ def main() -> int:
     """Be an engine until the bench closes."""
     parent = Parent()
     settings = parent.settings()
-    with tempfile.TemporaryDirectory(prefix="sgw-") as directory, Pace(settings["pace"]) as pace:
-        engine = WireEngine(Path(directory), pace, codec=settings["codec"], grouped=settings["grouped"])
+    with ExitStack() as stack:
+        directory = make_runtime_dir()
+        stack.callback(remove_runtime_dir, directory)
+        pace = stack.enter_context(Pace(settings["pace"]))
+        engine = WireEngine(directory, pace, codec=settings["codec"], grouped=settings["grouped"])
         engine.tokenization.start()
         try:
             with PublishedEngine(engine) as published:
