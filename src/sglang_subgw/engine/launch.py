@@ -28,6 +28,7 @@ from .host import (
     router_errors_reported,
     warnings_ignored,
 )
+from .router import forwarding_router
 from .teardown import close_engine
 from .tokenization import TokenizationService
 from .watcher import Watcher
@@ -70,6 +71,7 @@ def launch(
             server_args = _server_args(arguments, on_cpu, on_phase)
             engine_class = children.engine_class(run_scheduler)
             stack.enter_context(router_errors_reported())
+            stack.enter_context(forwarding_router())
             # Not `engine_class(…)`: an engine whose __init__ fails must be within reach, to be undone.
             engine = object.__new__(engine_class)
             _start(engine, server_args, children)
