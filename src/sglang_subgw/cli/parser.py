@@ -12,7 +12,8 @@ from ..errors import ConfigError
 _EPILOG = """\
 Every other option is SGLang's own and is passed on unchanged (python -m sglang.launch_server --help lists them).
 Without --model-path a small built-in demo model is served on the CPU.
-Other commands: attach, to serve another process's engine; doctor, to see what this machine can do.
+Other commands: attach, to serve another process's engine; doctor, to see what this machine can do;
+bench, to measure.
 """
 _GATEWAY_ONLY = (
     "shards",
