@@ -196,5 +196,5 @@ def test_what_cannot_be_sent_is_refused(wrong: dict[str, Any]) -> None:
 
 def test_a_process_that_fails_is_quoted(make_child: Callable[..., Child]) -> None:
     child = make_child("floor", writer="nothing", pace="/nonexistent/pace", event="")
-    with pytest.raises(BenchError, match=r"'floor' ended with exit code 1:[\s\S]*/nonexistent/pace"):
+    with pytest.raises(BenchError, match=r"'floor' ended with exit code 1\.[\s\S]*/nonexistent/pace"):
         child.hear()

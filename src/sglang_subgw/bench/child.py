@@ -66,7 +66,7 @@ class Child:
             raise self._ended()
         message: dict[str, Any] = json.loads(line)
         if "error" in message:
-            raise BenchError(message["error"], hint=f"Its log is {self._log}.")
+            raise BenchError(message["error"], hint=self._last_words())
         return message
 
     def ask(self, **message: Any) -> dict[str, Any]:
@@ -99,10 +99,11 @@ class Child:
 
     def _ended(self) -> BenchError:
         code = self._process.wait()
+        return BenchError(f"The bench's process {self.name!r} ended with exit code {code}.", hint=self._last_words())
+
+    def _last_words(self) -> str:
         lines = self._log.read_text("utf-8", "replace").strip().splitlines()[-_LOG_LINES:]
-        return BenchError(
-            f"The bench's process {self.name!r} ended with exit code {code}:", hint="\n" + "\n".join(lines)
-        )
+        return "\n".join(("Its log ends:", *lines)) if lines else ""
 
 
 class Parent:

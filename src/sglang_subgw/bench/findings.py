@@ -51,8 +51,10 @@ def _of_case(scenario: Scenario, outcome: Outcome) -> Iterator[str]:
             yield f"{variant.name} had errors: {errors.high:.0f} in a round"
     if variants and len(variants[0].runs) > 1:
         about = "tokens/s" if scenario.scaling and variants[0].value("tokens/s") else metric
-        for name, other in ties(variants, about):
-            yield f"{name} and {other} tie in {about}: their ranges overlap"
+        for shards in sorted({variant.shards for variant in ours}):
+            alike = [variant for variant in ours if variant.shards == shards]
+            for name, other in ties(alike, about):
+                yield f"{name} and {other} tie in {about}: their ranges overlap"
 
 
 def _together(ours: Sequence[Variant], variants: Sequence[Variant], other: str, per: str) -> Iterator[str]:
@@ -71,8 +73,10 @@ def _scaling(variants: Sequence[Variant]) -> Iterator[str]:
         if first is None or variant is first or variant.mode in ("url", "floor"):
             continue
         metric = "tokens/s" if variant.value("tokens/s") else "events/s"
-        if (times := ratio(variant, first, metric)) is not None:
-            yield f"{variant.name}: {times:.2f} times the {metric} of {first.name}"
+        mine, theirs = variant.value(metric), first.value(metric)
+        if mine is not None and theirs is not None and theirs.median:
+            unclear = ", within the spread" if len(variant.runs) > 1 and mine.overlaps(theirs) else ""
+            yield f"{variant.name}: {mine.median / theirs.median:.2f} times the {metric} of {first.name}{unclear}"
 
 
 def _against_base(scenario: Scenario, outcome: Outcome, base: Outcome) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
+import traceback
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,8 +72,9 @@ def run_scheduler(
             scheduler = _Scheduler(script, pace, io, context_length)
             pipe_writer.send(_ready_info(context_length, time.monotonic() - started))
             scheduler.run()
-    except Exception:
-        log.exception("The simulated scheduler failed")
+    except Exception as exc:
+        # SGLang shows the last line of it.
+        log.error("%s\nThe simulated scheduler failed: %r", traceback.format_exc(), exc)
         parent.send_signal(signal.SIGQUIT)
 
 
