@@ -48,8 +48,10 @@ class Streams(threading.Thread):
         self.answers: list[str] = []
         self._request = request_bytes("/generate", generate_body("abc", tokens, stream=True, ignore_eos=True))
         self._address, self._count = address, count
+        self._begun = 0
         self.start()
-        assert engine.wait_for(lambda: engine.running() == count and not engine.waiting(), 20), engine.running()
+        until(lambda: self._begun == count, 20, "the first event of every stream")
+        assert engine.running() == count, "some have ended already"
 
     def run(self) -> None:
         asyncio.run(self._all())
@@ -64,6 +66,7 @@ class Streams(threading.Thread):
         while not answer.endswith(_END):
             piece = await reader.read(2**20)
             assert piece, f"the connection ended after {answer[-300:]!r}"
+            self._begun += b"data: " in piece and b"data: " not in answer
             answer += piece
         writer.close()
         await writer.wait_closed()
