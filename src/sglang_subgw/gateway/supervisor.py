@@ -5,8 +5,6 @@ Everything here happens in one thread around one selector; other threads only le
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import logging
 import os
 import selectors
@@ -23,6 +21,7 @@ from ..contract import GatewayState, Segment
 from ..errors import ShardStartError
 from .acceptor import Acceptor
 from .handle import ShardHandle
+from .roster import Roster
 
 log = logging.getLogger("sglang_subgw.gateway")
 
@@ -59,11 +58,10 @@ class Supervisor(threading.Thread):
         self._wake_in, self._wake_out = socket.socketpair()
         self._calls: deque[Callable[[], None]] = deque()
         self._stop_at: float | None = None
-        self._to_restart: deque[ShardHandle] = deque()
-        self._scratch_dir = scratch_dir
-        self.shards: list[ShardHandle] = []
-        self._add_shards(config.shards)
+        self._roster = Roster(config, segment, scratch_dir=scratch_dir)
+        self.shards = self._roster.shards
         self._acceptor = Acceptor(self._selector, sockets, self.shards, config)
+        self._roster.on_removed = self._acceptor.on_removed
 
     # Called from any thread.
 
@@ -73,11 +71,11 @@ class Supervisor(threading.Thread):
 
     def restart_shards(self, indices: Collection[int]) -> None:
         """Start these shards again, one after the other, while the others serve."""
-        self._call(lambda: self._begin_restart(indices))
+        self._call(lambda: self._roster.restart(indices))
 
     def resize(self, count: int) -> None:
         """Have `count` shards: new ones start at once, those too many end one after the other."""
-        self._call(lambda: self._begin_resize(count))
+        self._call(lambda: self._roster.resize(count))
 
     def fail(self, reason: str) -> None:
         """End with an error to everything in flight: the engine is gone."""
@@ -100,8 +98,9 @@ class Supervisor(threading.Thread):
             self._wake_out.setblocking(False)
             self._selector.register(self._wake_in, selectors.EVENT_READ, self._on_wake)
             while not self._ended():
-                self._start_shards()
-                self._change_next()
+                if self._stop_at is None:
+                    self._start_shards()
+                    self._roster.change_next()
                 self._acceptor.watch(open_=self.ready.is_set())
                 for key, _ in self._selector.select(self._timeout()):
                     key.data()
@@ -135,8 +134,6 @@ class Supervisor(threading.Thread):
     # Shards.
 
     def _start_shards(self) -> None:
-        if self._stop_at is not None:
-            return
         now = time.monotonic()
         starting = sum(shard.starting for shard in self.shards)
         for shard in self.shards:
@@ -196,7 +193,7 @@ class Supervisor(threading.Thread):
         generation, was_expected = shard.generation, shard.stopping
         reason = shard.on_gone(time.monotonic(), restart=self._stop_at is None)
         if shard.leaving and self._stop_at is None:
-            self._remove(shard)
+            self._roster.remove(shard)
         if was_expected and not reason:
             return
         # An old life's requests must not go on in the engine with nobody to read their answers.
@@ -211,7 +208,7 @@ class Supervisor(threading.Thread):
         elif not self.ready.is_set() or (shard.hopeless and shard.proven):
             self._begin_failure(f"Shard {shard.index} failed: {reason}")
         elif shard.hopeless:
-            self._give_up(shard, reason)
+            self._roster.give_up(shard, reason)
         else:
             log.error("Shard %d ended and is started again: %s", shard.index, reason)
 
@@ -223,7 +220,7 @@ class Supervisor(threading.Thread):
                 if not shard.kill(reason) or not self.ready.is_set():
                     self._begin_failure(f"Shard {shard.index} failed: {reason}.")
                 elif not (shard.leaving or shard.proven):
-                    self._give_up(shard, reason)
+                    self._roster.give_up(shard, reason)
             if shard.overdue(now) and not shard.kill():
                 self._begin_failure(f"Shard {shard.index} does not end, and its mode can't end it by force.")
             self._watch_heart(shard)
@@ -247,56 +244,6 @@ class Supervisor(threading.Thread):
         shard.stalled = stalled
         if silent > self._config.stall_kill_seconds and shard.kill(f"its loop did not turn for {silent:.1f} s"):
             log.error("Shard %d was killed: its loop had not turned for %.1f s.", shard.index, silent)
-
-    # Restarts and other numbers of shards: one shard at a time gives up its place.
-
-    def _begin_restart(self, indices: Collection[int]) -> None:
-        for shard in self.shards:
-            if shard.index in indices and shard not in self._to_restart:
-                self._to_restart.append(shard)
-
-    def _begin_resize(self, count: int) -> None:
-        if self._stop_at is not None:
-            return
-        log.info("%d shards from now on; they were %d.", count, self._config.shards)
-        self._config = dataclasses.replace(self._config, shards=count)
-        self._add_shards(count - sum(not shard.leaving for shard in self.shards))
-
-    def _add_shards(self, count: int) -> None:
-        taken = {shard.index for shard in self.shards}
-        free = (index for index in range(len(self._segment.slots)) if index not in taken)
-        for index in itertools.islice(free, max(0, count)):
-            self.shards.append(ShardHandle(index, self._config, self._segment, scratch_dir=self._scratch_dir))
-
-    def _remove(self, shard: ShardHandle) -> None:
-        self.shards.remove(shard)
-        self._acceptor.on_removed(shard)
-        shard.vacate()
-        log.info("Shard %d is gone; %d shards are left.", shard.index, len(self.shards))
-
-    def _give_up(self, shard: ShardHandle, reason: str) -> None:
-        """A shard that was added and never served: the others go on without it."""
-        log.error("Shard %d can't be added, the others serve on: %s", shard.index, reason)
-        self._config = dataclasses.replace(self._config, shards=self._config.shards - 1)
-        shard.leaving = shard.stopping = True
-        if shard.ended:
-            self._remove(shard)
-
-    def _change_next(self) -> None:
-        if self._stop_at is not None:
-            return
-        surplus = len(self.shards) > self._config.shards
-        if not (surplus or self._to_restart):
-            return
-        last = max(self.shards, key=lambda shard: shard.index)
-        if surplus and last.ended:
-            self._remove(last)
-        if any(not shard.serving and not shard.stalled for shard in self.shards):
-            return
-        shard = last if surplus else self._to_restart.popleft()
-        if shard in self.shards:
-            log.info("Shard %d %s.", shard.index, "ends" if surplus else "starts again")
-            shard.retire(time.monotonic(), self._config.drain_timeout_seconds, again=not surplus)
 
     # The end.
 

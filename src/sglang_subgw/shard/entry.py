@@ -8,7 +8,6 @@ import gc
 import logging
 import os
 import socket
-import sys
 import threading
 import time
 import traceback
@@ -16,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ..channel import Channel, ChannelClosedError, DescriptorLostError
-from ..config import EventLoop
 from ..contract import Segment, ShardState, Word
 from ..errors import EngineUnavailable, ShardFailed, SubgwError
 from ..http.app import create_app
@@ -24,6 +22,7 @@ from ..seldom import Seldom
 from . import application
 from .engine import ShardEngine
 from .info import ShardInfo
+from .runtime import configure_logging, loop_factory
 from .server import ShardServer
 from .spec import ShardSpec
 from .vital import Vital
@@ -40,10 +39,10 @@ def main(spec_json: str) -> None:
     spec = ShardSpec.from_json(spec_json)
     # A copy: the host keeps the original, which ends with the shard's place even if nothing here ever ran.
     channel = Channel.from_fd(os.dup(spec.channel_fd))
-    _configure_logging(spec)
+    configure_logging(spec)
     shard = _Shard(spec, channel)
     try:
-        with asyncio.Runner(loop_factory=_loop_factory(spec.config.loop)) as runner:
+        with asyncio.Runner(loop_factory=loop_factory(spec.config.loop)) as runner:
             try:
                 runner.run(shard.run())
             except (SystemExit, KeyboardInterrupt) as exc:
@@ -276,30 +275,6 @@ class _Shard:
 
 def _reason(exc: BaseException) -> str:
     return str(exc) if isinstance(exc, SubgwError) else f"{type(exc).__name__}: {exc}"
-
-
-def _loop_factory(choice: EventLoop) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    if choice is EventLoop.ASYNCIO:
-        return asyncio.SelectorEventLoop
-    try:
-        import uvloop
-    except ImportError:
-        if choice is EventLoop.UVLOOP:
-            raise
-        return asyncio.SelectorEventLoop
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
-
-
-def _configure_logging(spec: ShardSpec) -> None:
-    # In a thread of the gateway's own interpreter the host application's logging is already there, and stays.
-    root = logging.getLogger()
-    if not spec.isolated or root.handlers:
-        return
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)s shard {spec.index}: %(message)s"))
-    root.addHandler(handler)
-    root.setLevel(spec.config.log_level.upper())
 
 
 def _tell(channel: Channel, kind: str, **fields: Any) -> None:
