@@ -18,7 +18,7 @@ from support.faults import APP, streams_on_each, until
 from support.modes import needs
 from support.stack import Stack, generate_body
 
-BLOCKS = ["spin", "sleep", "receive_blocking"]
+BLOCKS = ["spin", "sleep"]
 SMALL = {"app": APP, "stall_seconds": 0.8}
 
 
@@ -46,7 +46,7 @@ def test_a_block_that_ends_is_reported_and_avoided_and_the_shard_goes_on_with_it
     stack.check()
 
 
-@pytest.mark.parametrize("fault", ["spin", "receive_blocking"])
+@pytest.mark.parametrize("fault", ["receive_blocking"])
 @pytest.mark.parametrize("mode", [Mode.PROCESS], ids=str)
 def test_a_block_that_does_not_end_is_killed_in_mode_process_and_the_shard_serves_again(
     make_stack: Callable[..., Stack], mode: Mode, fault: str, caplog: pytest.LogCaptureFixture
