@@ -36,7 +36,7 @@ async def answer_preflight(exchange: Exchange) -> None:
     headers: RawHeaders = [
         TEXT,
         (b"vary", b"Origin"),
-        (b"access-control-allow-origin", exchange.headers["origin"].encode("latin-1")),
+        (b"access-control-allow-origin", exchange.headers.get("origin", "").encode("latin-1")),
         (b"access-control-allow-credentials", b"true"),
         (b"access-control-allow-methods", _METHODS),
         (b"access-control-max-age", b"600"),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, overload
 
-from starlette.datastructures import Headers, QueryParams
+from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
 from ..shard.direct import EXTENSION
@@ -23,6 +23,27 @@ class ClientGone(Exception):
     """Raised by whatever waits for, or reads from, a client that has disconnected."""
 
 
+class RequestHeaders:
+    """A request's headers, looked up by lower-case name; of those that come twice the first counts."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: RawHeaders) -> None:
+        self._raw = dict(reversed(raw))
+
+    def __contains__(self, name: str) -> bool:
+        return name.encode() in self._raw
+
+    @overload
+    def get(self, name: str) -> str | None: ...
+    @overload
+    def get(self, name: str, default: str) -> str: ...
+    def get(self, name: str, default: str | None = None) -> str | None:
+        """The header's value, or `default` without one."""
+        value = self._raw.get(name.encode())
+        return default if value is None else value.decode("latin-1")
+
+
 class Exchange:
     """A request's scope and channel; writes raw ASGI messages, so that a stream pays for no wrapper."""
 
@@ -31,7 +52,7 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send, always: RawHeaders) -> None:
         self.scope = scope
         self.receive = receive
-        self.headers = Headers(scope=scope)
+        self.headers = RequestHeaders(scope["headers"])
         self.started = False
         self.ended = False
         self._send = send

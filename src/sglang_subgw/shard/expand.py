@@ -68,6 +68,8 @@ def expand(request: GenerateRequest) -> Plan:
         name: str, check: Callable[[Any], bool], kind: str, default: Any = None, *, lists: bool = True
     ) -> list[Any]:
         value = getattr(request, name)
+        if value is None:
+            return [default] * count
         values = _per_prompt(name, value, count, is_batch=is_batch, several=samples > 1 and not lists)
         for item in values:
             if item is not None and not check(item):

@@ -6,12 +6,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from starlette.datastructures import Headers
-
 from ...errors import RequestRejected
 from ...shard.request import GenerateRequest
 from ...shard.sample import Sample
 from ..endpoint import Services
+from ..exchange import RequestHeaders
 from .chat_events import ChatEvents
 from .chat_prompt import ChatPrompt
 from .extras import hidden_states, metadata, sglext
@@ -34,7 +33,7 @@ class ChatHandler(OpenAIHandler):
             name: value for name, value in self.contract.model.default_sampling_params.items() if name in defaults
         }
 
-    async def request(self, values: dict[str, Any], headers: Headers) -> GenerateRequest:
+    async def request(self, values: dict[str, Any], headers: RequestHeaders) -> GenerateRequest:
         self._check(values)
         for field, header in _ID_HEADERS.items():
             values[field] = values[field] or headers.get(header) == "1"
@@ -129,7 +128,7 @@ class ChatHandler(OpenAIHandler):
             choice["meta_info"] = meta
         return choice
 
-    def events(self, values: dict[str, Any], headers: Headers) -> Events:
+    def events(self, values: dict[str, Any], headers: RequestHeaders) -> Events:
         return ChatEvents(
             values,
             self.contract.features,

@@ -6,10 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from starlette.datastructures import Headers
-
 from ...shard.request import GenerateRequest
 from ...shard.sample import Sample
+from ..exchange import RequestHeaders
 from ..jsonio import dumps
 from .extras import hidden_states, metadata, sglext, wants_meta
 from .handler import Events, OpenAIHandler, wants_usage
@@ -23,7 +22,7 @@ class CompletionsHandler(OpenAIHandler):
 
     table = COMPLETION
 
-    async def request(self, values: dict[str, Any], headers: Headers) -> GenerateRequest:
+    async def request(self, values: dict[str, Any], headers: RequestHeaders) -> GenerateRequest:
         prompt = values["prompt"]
         is_text = isinstance(prompt, str) or isinstance(prompt[0], str)
         logprobs = values["logprobs"]
@@ -95,7 +94,7 @@ class CompletionsHandler(OpenAIHandler):
             answer["sglext"] = extension
         return answer
 
-    def events(self, values: dict[str, Any], headers: Headers) -> Events:
+    def events(self, values: dict[str, Any], headers: RequestHeaders) -> Events:
         return _CompletionEvents(self, values)
 
 

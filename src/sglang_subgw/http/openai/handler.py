@@ -7,15 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from starlette.datastructures import Headers
-
 from ...errors import RequestRejected
 from ...shard.request import GenerateRequest
 from ...shard.sample import Sample
 from ..body import read_object
 from ..disconnect import UntilDisconnect
 from ..endpoint import Services
-from ..exchange import Exchange
+from ..exchange import Exchange, RequestHeaders
 from ..fields import Table
 from ..relay import relay
 from ..sse import DONE, start_events
@@ -45,7 +43,7 @@ class OpenAIHandler(ABC):
         self._limit = services.config.max_body_bytes
 
     @abstractmethod
-    async def request(self, values: dict[str, Any], headers: Headers) -> GenerateRequest:
+    async def request(self, values: dict[str, Any], headers: RequestHeaders) -> GenerateRequest:
         """The engine's request for the checked fields."""
 
     @abstractmethod
@@ -53,7 +51,7 @@ class OpenAIHandler(ABC):
         """The answer in one object."""
 
     @abstractmethod
-    def events(self, values: dict[str, Any], headers: Headers) -> Events:
+    def events(self, values: dict[str, Any], headers: RequestHeaders) -> Events:
         """The answer as events."""
 
     async def __call__(self, exchange: Exchange) -> None:
@@ -94,7 +92,7 @@ def _news(events: Events, sample: Sample) -> bytes:
     return events.news(sample)
 
 
-def _take_rank(request: GenerateRequest, headers: Headers) -> None:
+def _take_rank(request: GenerateRequest, headers: RequestHeaders) -> None:
     """The header wins over the body's field, as a router sets it."""
     value = headers.get("x-data-parallel-rank")
     if value is None:
