@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -95,9 +96,7 @@ class RustIo:
 
 def open_io(server_args: Any, port_args: Any, ranks: dict[str, Any], max_total_tokens: int) -> tuple[SchedulerIo, int]:
     """What this SGLang was started with, and the model's context length."""
-    from sglang.srt.environ import envs
-
-    if not getattr(envs, "SGLANG_RUST_SERVER", None) or not envs.SGLANG_RUST_SERVER.get():
+    if os.environ.get("SGLANG_RUST_SERVER", "0") in ("", "0"):
         return SocketIo(port_args), ModelConfig.from_server_args(server_args).context_len
     from sglang.srt.runtime_context import SpawnRanks, publish
 

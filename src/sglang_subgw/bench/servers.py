@@ -17,7 +17,7 @@ from . import cpu
 from .child import Child
 from .targets import MAIN, SCHEDULER, SHARDS, Processes, Seconds
 
-_READY_SECONDS: Final = 180.0
+_READY_SECONDS: Final = 300.0
 _LOOK_SECONDS: Final = 0.1
 _LISTENING: Final = "0A"
 
