@@ -16,6 +16,9 @@ from sglang_subgw.config import Mode
 from sglang_subgw.errors import ConfigError
 from support.stack import Stack
 
+# Each starts several processes, which takes a loaded machine its time.
+pytestmark = pytest.mark.timeout(180)
+
 TINY = ("--streams", "4", "--rate", "100", "--seconds", "0.3", "--warm", "0.1")
 VOID = {"br", "meta", "line", "rect", "path", "circle"}
 
@@ -117,7 +120,7 @@ def test_a_wrong_option_is_refused_by_name(argv: list[str], said: str) -> None:
 
 
 @pytest.mark.sglang
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_sglangs_own_server_is_measured_beside_a_gateway(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--modes", "subinterp", "--shards", "1", "--against", "sglang", "--rounds", "1", "--out", str(tmp_path))
     assert bench(["chat-64", *TINY, *options]) == 0

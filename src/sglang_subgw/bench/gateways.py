@@ -29,6 +29,8 @@ class GatewayHost:
         self._wire: Child | None = None
         self.on_wire = settings["engine"] == "wire"
         self.model = ""
+        self.python = ""
+        """The version of the Python that runs the gateways."""
         self.seconds = 0.0
         """Until the engine was up."""
 
@@ -43,6 +45,7 @@ class GatewayHost:
         while "phase" in (message := self._child.hear()):
             on_phase(message["phase"])
         self.model = message["model"]
+        self.python = message["python"]
         self.seconds = time.monotonic() - started
 
     @property

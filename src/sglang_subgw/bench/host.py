@@ -15,6 +15,7 @@ from ..contract import Word
 from ..errors import SubgwError
 from ..gateway import Engine, Gateway
 from ..gateway.runtime import make_runtime_dir, remove_runtime_dir
+from ..modes.gil import free_threaded_build
 from .child import Parent
 
 
@@ -83,6 +84,11 @@ class Host:
             self._gateway = None
 
 
+def python_name() -> str:
+    """This Python's version, with a t for a free-threaded build."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}{'t' if free_threaded_build() else ''}"
+
+
 def _threads() -> list[int]:
     return [int(name) for name in os.listdir("/proc/self/task")]
 
@@ -94,7 +100,7 @@ def main() -> int:
     try:
         with ENGINES[settings["engine"]](settings, lambda phase: parent.say(phase=phase)) as engine:
             host = Host(engine)
-            parent.say(ready=True, codec=engine.contract.wire.codec, model=engine.contract.model.served_model_name)
+            parent.say(python=python_name(), model=engine.contract.model.served_model_name)
             try:
                 for message in parent.messages():
                     match message["do"]:

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Self
 
 from ..gateway.runtime import make_runtime_dir, remove_runtime_dir
@@ -113,7 +112,7 @@ class Bench:
             for python in plan.pythons:
                 config = {"mode": "auto", "shards": shards, "loop": plan.loop}
                 host = self._host("wire", ungrouped, python)
-                targets.append(GatewayTarget(f"{Path(python).name}-{shards}", host, config))
+                targets.append(GatewayTarget(f"python{host.python}-{shards}", host, config))
             if plan.against_sglang and kind != "wire":
                 targets.append(self._stock(ungrouped, shards, rust=False))
             if plan.against_rust and kind != "wire":
