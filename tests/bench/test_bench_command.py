@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from html.parser import HTMLParser
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,7 @@ def test_a_wrong_option_is_refused_by_name(argv: list[str], said: str) -> None:
 
 
 @pytest.mark.sglang
+@pytest.mark.skipif(find_spec("sglang") is None, reason="sglang is not installed")
 @pytest.mark.timeout(600)
 def test_sglangs_own_server_is_measured_beside_a_gateway(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--modes", "subinterp", "--shards", "1", "--against", "sglang", "--rounds", "1", "--out", str(tmp_path))
