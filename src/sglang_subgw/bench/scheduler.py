@@ -27,7 +27,6 @@ _FORCE_STREAM_INTERVAL: Final = 50
 """A request that isn't streamed is reported on every so many tokens, as SGLang does."""
 _CONTEXT_TOKENS: Final = 5
 """How many prompt tokens the detokenizer gets to decode the first output after."""
-_UNLIMITED: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +115,7 @@ class _Request:
         "sent",
         "skip_special",
         "spaces",
+        "streams",
         "time_stats",
         "worker",
     )
@@ -130,7 +130,8 @@ class _Request:
         self.context = prompt[-_CONTEXT_TOKENS:]
         room = max(0, context_length - len(prompt) - 1)
         self.limit = room if limit is None else min(limit, room)
-        self.interval = (params.stream_interval or 1) if message.stream else _FORCE_STREAM_INTERVAL
+        self.streams: bool = message.stream
+        self.interval = (params.stream_interval or 1) if self.streams else _FORCE_STREAM_INTERVAL
         self.skip_special: bool = params.skip_special_tokens
         self.spaces: bool = params.spaces_between_special_tokens
         self.no_stop_trim: bool = params.no_stop_trim
@@ -214,7 +215,7 @@ class _Scheduler:
             if request.reason is not None:
                 ended = True
                 due.append(request)
-            elif request.made - request.sent >= request.interval or (not request.sent and request.interval < 50):
+            elif request.made - request.sent >= request.interval or (request.streams and not request.sent):
                 due.append(request)
         if ended:
             self._running = [request for request in self._running if request.reason is None]
