@@ -50,15 +50,17 @@ def _bench(plan: Plan, chosen: Sequence[Scenario], directory: str | None) -> int
     about = machine.describe()
     print(machine.line(about), flush=True)
     results: list[tuple[Scenario, list[Outcome]]] = []
+    page = None
     with Bar() as bar, Bench(plan, on_phase=bar.phase) as running:
         for one in chosen:
             outcomes = running.run(one, bar.turn)
             bar.clear()
             print(render(one, outcomes), flush=True)
             results.append((one, outcomes))
-        starts = running.start_seconds
-    if directory:
-        page = write_report(Path(directory), about, starts, results)
+            if directory:
+                # After each: a later one may fail.
+                page = write_report(Path(directory), about, running.start_seconds, results)
+    if page is not None:
         print(f"\nWritten: {page}")
     return 0
 
