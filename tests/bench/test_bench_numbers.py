@@ -49,7 +49,7 @@ def _run(**changes: object) -> Run:
         "balance": [600, 200],
         "start_seconds": (0.2, 0.3),
         "memory_idle": {"shards": Memory(0, 0, 500_000)},
-        "connections": 50,
+        "connections": 500,
     }
     return Run(**(fields | changes))  # type: ignore[arg-type]
 
@@ -62,7 +62,7 @@ def test_metrics_are_per_event_per_request_and_per_second() -> None:
     assert found["load us/request"] == pytest.approx(2000)
     assert found["shards us/token"] == pytest.approx(12.5)
     assert found["balance"] == 1.5
-    assert found["kB/stream"] == 10
+    assert found["kB/stream"] == 1
     assert found["start"] == 0.3
     assert found["gap p50"] == pytest.approx(20, rel=0.03)
 

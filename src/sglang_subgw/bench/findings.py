@@ -80,7 +80,7 @@ def _scaling(variants: Sequence[Variant]) -> Iterator[str]:
 
 
 def _against_base(scenario: Scenario, outcome: Outcome, base: Outcome) -> Iterator[str]:
-    metrics = (f"{SHARDS} us/{scenario.per}", *scenario.compared)
+    metrics = scenario.compared or (f"{SHARDS} us/{scenario.per}",)
     for variant in outcome.variants:
         before = next((one for one in base.variants if one.name == variant.name), None)
         if before is None:

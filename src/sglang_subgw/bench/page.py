@@ -93,6 +93,7 @@ def _charts(scenario: Scenario, named: Sequence[tuple[str, Variant]]) -> Iterato
         yield _chart(f"Throughput, {metric}", named, metric, metric)
     yield _chart(f"CPU of the shards per {per}", named, f"shards us/{per}", "µs")
     rows = [Bar(name, _parts(variant, per)) for name, variant in named]
+    kinds = {name: variant.mode for name, variant in named}
     yield _card(f"CPU per {per} by part", bars(rows, "µs"))
     for times, title in (
         ("gap", "Between two events of a stream"),
@@ -105,12 +106,11 @@ def _charts(scenario: Scenario, named: Sequence[tuple[str, Variant]]) -> Iterato
             if (times_of := variant.times.get(times)) is not None and times_of.count > 1
         }
         if series:
-            yield _card(title, distributions(series, "ms, by the share of all that are faster"))
+            yield _card(title, distributions(series, kinds, "ms, by the share of all that are faster"))
     if not scenario.scaling and any(variant.mode == "url" for _, variant in named):
         yield _chart("Throughput", named, f"{per}s/s", f"{per}s/s")
     yield _chart("Private memory of the shards", named, "shards uss", "MB")
-    if scenario.cases and max(case.connections for case in scenario.cases.values()) >= 1000:
-        yield _chart("Memory per stream", named, "kB/stream", "kB")
+    yield _chart("Memory per stream", named, "kB/stream", "kB")
     if any(variant.shards > 1 for _, variant in named):
         yield _chart("Balance: the busiest shard's share, 1 is even", named, "balance", "times the mean")
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from .histogram import Histogram
 from .measure import GroupResult, Run
 from .targets import SHARDS
+
+_MANY_STREAMS: Final = 200
+"""Fewer tell nothing of the memory that each takes."""
 
 type Metrics = dict[str, float]
 
@@ -43,7 +46,7 @@ def metrics(run: Run, background: Iterable[str] = ()) -> Metrics:
         if (times := run.groups[name].latencies).count:
             found[f"{name} p50"], found[f"{name} p99"] = times.quantile(0.5) * 1e3, times.quantile(0.99) * 1e3
         found[f"{name} requests/s"] = run.groups[name].requests / run.seconds
-    if (idle := run.memory_idle.get(SHARDS)) is not None:
+    if (idle := run.memory_idle.get(SHARDS)) is not None and run.connections >= _MANY_STREAMS:
         found["kB/stream"] = (run.memory[SHARDS].uss - idle.uss) / 1e3 / run.connections
     found["connections"] = float(run.connections)
     if run.start_seconds:

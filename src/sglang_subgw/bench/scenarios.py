@@ -24,7 +24,7 @@ class Scenario:
     base: str = ""
     """The case that the others are compared with."""
     compared: tuple[str, ...] = ()
-    """Times that are compared with it, beside the cost."""
+    """Metrics that are compared with it; the cost if none is named."""
     modes: tuple[str, ...] = ("subinterp", "process")
     shards: tuple[int, ...] = (1,)
     floors: bool = False
@@ -228,7 +228,7 @@ _ALL: Final = (
     ),
     Scenario(
         name="slow-readers",
-        about="64 chat streams alone, and beside 1,000 clients that read 100 bytes a second",
+        about="64 chat streams alone, and beside 1,000 clients that read 100 bytes a second, whose events are merged",
         cases={
             "alone": _streams(64, 20, seconds=10),
             "slow ones": _streams(64, 20, _SLOW, seconds=10),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -15,6 +16,7 @@ _GAP: Final = 10
 _PLOT_HEIGHT: Final = 260
 _MARGIN: Final = 46
 _TICKS: Final = 5
+_DASHES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,11 @@ def bars(rows: Sequence[Bar], unit: str) -> str:
     return "".join(out) + (_legend(names) if len(names) > 1 else "")
 
 
-def distributions(series: Mapping[str, Sequence[tuple[float, float]]], unit: str) -> str:
-    """Lines over the share of all that are above, from one half to one in ten thousand, on logarithmic axes."""
+def distributions(series: Mapping[str, Sequence[tuple[float, float]]], kinds: Mapping[str, str], unit: str) -> str:
+    """Lines over the share of all that are above, from one half to one in ten thousand, on logarithmic axes.
+
+    A kind is a colour, as in `bars`; lines of the same kind differ by their dashes.
+    """
     points = [point for line in series.values() for point in line]
     if not points:
         return ""
@@ -85,7 +90,7 @@ def distributions(series: Mapping[str, Sequence[tuple[float, float]]], unit: str
         return _MARGIN + plot_width * math.log10(0.5 / above) / math.log10(0.5 / shares[-1])
 
     def y_of(value: float) -> float:
-        return 10 + height * (high - math.log10(max(value, smallest))) / (high - low)
+        return 10 + height * (high - math.log10(max(value, ticks[0]))) / (high - low)
 
     out = [_open(height + 40, unit)]
     for share in shares:
@@ -97,11 +102,16 @@ def distributions(series: Mapping[str, Sequence[tuple[float, float]]], unit: str
         y = y_of(tick)
         out.append(f'<line class="grid" x1="{_MARGIN}" x2="{_MARGIN + plot_width}" y1="{y:.1f}" y2="{y:.1f}"/>')
         out.append(f'<text class="tick" x="{_MARGIN - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(tick)}</text>')
-    for i, (name, line) in enumerate(series.items()):
+    legend, seen = [], Counter[str]()
+    for name, line in series.items():
+        kind = kinds[name]
+        style = f"k-{kind} d{seen[kind] % _DASHES}"
+        seen[kind] += 1
         path = "L".join(f"{x_of(above):.1f} {y_of(value):.1f}" for above, value in line)
-        out.append(f'<path class="line s{i % 10}" d="M{path}"><title>{escape(name)}</title></path>')
+        out.append(f'<path class="line {style}" d="M{path}"><title>{escape(name)}</title></path>')
+        legend.append(f'<span><i class="stroke {style}"></i>{escape(name)}</span>')
     out.append("</svg>")
-    return "".join(out) + _legend(list(series), kind="s")
+    return "".join(out) + f'<div class="legend">{"".join(legend)}</div>'
 
 
 def _open(height: int, unit: str) -> str:
@@ -111,8 +121,8 @@ def _open(height: int, unit: str) -> str:
     )
 
 
-def _legend(names: Sequence[str], kind: str = "c") -> str:
-    items = (f'<span><i class="{kind}{i % 10}"></i>{escape(name)}</span>' for i, name in enumerate(names))
+def _legend(names: Sequence[str]) -> str:
+    items = (f'<span><i class="c{i}"></i>{escape(name)}</span>' for i, name in enumerate(names))
     return f'<div class="legend">{"".join(items)}</div>'
 
 

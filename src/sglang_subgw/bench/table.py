@@ -73,8 +73,6 @@ def _worth_showing(variants: Sequence[Variant], metric: str) -> bool:
         return any(variant.shards > 1 for variant in variants)
     if metric in ("errors", "events/s", "requests/s"):
         return any(values)
-    if metric == "kB/stream":
-        return any(variant.runs[0]["connections"] >= 1000 for variant in variants)
     return bool(values)
 
 
