@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engine import shared_memory
+from . import cpu
 from .child import Parent
 
 
@@ -50,9 +53,11 @@ def _run_noted(directory: Path, run: Callable[..., None], server_args: Any, port
 def _end_with_parent(parent: Parent) -> None:
     for _ in parent.messages():
         pass
-    from sglang.srt.utils import kill_process_tree
-
-    kill_process_tree(os.getpid(), include_parent=False)
+    for pid in cpu.descendants(os.getpid())[1:]:
+        # multiprocessing's tracker ends after this process, and removes the semaphores that the others leave.
+        if "resource_tracker" not in cpu.title(pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     for path in shared_memory.noted(Path(tempfile.gettempdir())):
         path.unlink(missing_ok=True)
     Path("/dev/shm", shared_memory.arguments_name(os.getpid())).unlink(missing_ok=True)
