@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import importlib.util
 import json
 import os
@@ -9,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,17 @@ pytestmark = [
 def _run(name: str, runtime_dir: Path, *arguments: str) -> dict[str, Any]:
     """A scenario's result; its process must end well, and leave nothing."""
     script = Path(__file__).with_name("engine_scenarios.py")
-    done = subprocess.run(
-        [sys.executable, str(script), name, str(runtime_dir), *arguments], capture_output=True, text=True, timeout=580
-    )
-    assert done.returncode == 0, done.stderr
+    with tempfile.TemporaryDirectory() as temporary:
+        done = subprocess.run(
+            [sys.executable, str(script), name, str(runtime_dir), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=580,
+            env={**os.environ, "TMPDIR": temporary},
+        )
+        assert done.returncode == 0, done.stderr
+        # Caches, which are a user's and not an engine's, are named after the user.
+        assert [entry for entry in os.listdir(temporary) if getpass.getuser() not in entry] == []
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert result["children"] == []
     assert result["files"] == []

@@ -15,9 +15,10 @@ import psutil  # type: ignore
 
 from ..tether import Tether
 from . import shared_memory
-from .host import CrashSignal, stop_signals_ignored
+from .host import CrashSignal, environment, stop_signals_ignored
 
 _STARTED: Final = "started"
+_TILE: Final = "tile"
 _LAST_WORDS: Final = "last-words-"
 _POLL_SECONDS: Final = 0.1
 _KILL_SECONDS: Final = 30.0
@@ -31,6 +32,8 @@ class Children:
         self.processes: dict[str, Any] = {}
         """multiprocessing's processes by their role."""
         self.port_args: Any = None
+        # cuda.tile makes a directory when it is imported, and removes it in a process that ends by itself only.
+        self._temporary = {"CUDA_TILE_TEMP_DIR": str(directory / _TILE)}
         self._on_phase = on_phase
         self._crash_signal = crash_signal
 
@@ -56,7 +59,7 @@ class Children:
                 shared_memory.note(children.directory, port_args)
                 children._crash_signal.claim()
                 children._on_phase("starting the scheduler")
-                with stop_signals_ignored():
+                with stop_signals_ignored(), environment(children._temporary):
                     result, processes = super()._launch_scheduler_processes(server_args, port_args, *args, **kwargs)
                 children._note("scheduler", processes)
                 ready = result.wait_for_ready
@@ -71,7 +74,7 @@ class Children:
 
             @classmethod
             def _launch_detokenizer_subprocesses(cls, *args: Any, **kwargs: Any) -> Any:
-                with stop_signals_ignored():
+                with stop_signals_ignored(), environment(children._temporary):
                     processes, names = super()._launch_detokenizer_subprocesses(*args, **kwargs)
                 children._note("detokenizer", processes)
                 return processes, names
