@@ -11,7 +11,7 @@ import pytest
 from http_fakes import FakeEngine, app_of, emit, saying, silent
 
 from sglang_subgw.http.disconnect import UntilDisconnect
-from sglang_subgw.http.exchange import ClientGone
+from sglang_subgw.http.exchange import ClientGone, Exchange
 from sglang_subgw.shard.call import Call
 
 REQUESTS = {
@@ -19,6 +19,11 @@ REQUESTS = {
     "/v1/completions": {"prompt": "a", "n": 2},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "n": 3},
 }
+
+
+def exchange(receive: Any) -> Exchange:
+    """Of a server without extensions."""
+    return Exchange({"type": "http", "headers": []}, receive, None, [])
 
 
 class Connection:
@@ -168,7 +173,7 @@ def test_a_cancellation_from_elsewhere_passes_through() -> None:
         await asyncio.Event().wait()
 
     async def work() -> None:
-        async with UntilDisconnect(never):
+        async with UntilDisconnect(exchange(never)):
             await asyncio.Event().wait()
 
     async def run() -> None:
@@ -187,7 +192,7 @@ def test_a_disconnect_that_comes_with_the_result_does_not_linger() -> None:
 
     async def run() -> None:
         with pytest.raises(ClientGone):
-            async with UntilDisconnect(gone):
+            async with UntilDisconnect(exchange(gone)):
                 await asyncio.sleep(0)
         task = asyncio.current_task()
         assert task is not None
@@ -205,7 +210,7 @@ def test_an_error_of_the_block_wins_over_the_disconnect() -> None:
         return {"type": "http.disconnect"}
 
     async def run() -> None:
-        async with UntilDisconnect(gone):
+        async with UntilDisconnect(exchange(gone)):
             await asyncio.sleep(0)
             leave.set()
             raise KeyError

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
-from starlette.types import Receive
-
-from .exchange import ClientGone
+from .exchange import ClientGone, Exchange
 
 
 class UntilDisconnect:
@@ -17,29 +15,39 @@ class UntilDisconnect:
     the response's last message: from then on servers report a disconnect for every client.
     """
 
-    __slots__ = ("_cancelling", "_gone", "_receive", "_task", "_watch")
+    __slots__ = ("_cancelling", "_exchange", "_gone", "_task", "_watch")
 
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
         self._gone = False
+        self._watch: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
         self._cancelling = task.cancelling()
-        self._watch = asyncio.create_task(self._wait())
+        if self._exchange.direct is None:
+            self._watch = asyncio.create_task(self._wait())
+        else:
+            self._exchange.direct.on_gone(self._on_gone)
 
     async def _wait(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
+        while (await self._exchange.receive())["type"] != "http.disconnect":
             pass
+        self._on_gone()
+
+    def _on_gone(self) -> None:
         self._gone = True
         self._task.cancel()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._watch.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+        elif self._exchange.direct is not None:
+            self._exchange.direct.on_gone(None)
         if not self._gone:
             return
         if self._task.uncancel() <= self._cancelling and (kind is None or issubclass(kind, asyncio.CancelledError)):

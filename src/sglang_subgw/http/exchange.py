@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any, Final, overload
 
 from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
-from ..shard.direct import EXTENSION
+from ..shard.direct import EXTENSION, Direct
 from .body_stream import Body, SendingBody
 from .jsonio import dumps
 
@@ -47,7 +48,7 @@ class RequestHeaders:
 class Exchange:
     """A request's scope and channel; writes raw ASGI messages, so that a stream pays for no wrapper."""
 
-    __slots__ = ("_always", "_send", "ended", "headers", "receive", "scope", "started")
+    __slots__ = ("_always", "_send", "direct", "ended", "headers", "receive", "scope", "started")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, always: RawHeaders) -> None:
         self.scope = scope
@@ -56,6 +57,9 @@ class Exchange:
         self.started = False
         self.ended = False
         self._send = send
+        direct: Direct | None = scope.get("extensions", {}).get(EXTENSION)
+        self.direct = direct if direct is not None and direct.send == send else None
+        """The server's extension, unless something between it and us has wrapped `send`."""
         self._always = always
 
     @property
@@ -80,8 +84,7 @@ class Exchange:
 
     def body(self) -> Body:
         """The body of a response that was started, for a relay to write to."""
-        direct = self.scope.get("extensions", {}).get(EXTENSION)
-        return direct.body() if direct is not None and direct.send == self._send else SendingBody(self.write)
+        return SendingBody(self.write) if self.direct is None else self.direct.body()
 
     async def write(self, data: bytes) -> None:
         """Send a part of the body; waits while the client is slow."""
@@ -94,8 +97,9 @@ class Exchange:
 
     async def respond(self, status: int, data: bytes = b"", headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         """Send a whole response."""
-        await self.start(status, [(b"content-length", str(len(data)).encode()), *headers])
-        await self.end(data)
+        with nullcontext() if self.direct is None else self.direct.corked():
+            await self.start(status, [(b"content-length", str(len(data)).encode()), *headers])
+            await self.end(data)
 
     async def json(self, value: Any, status: int = 200, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         """Send a value as a whole JSON response."""

@@ -36,13 +36,13 @@ class GenerateHandler:
             await self._whole(exchange, request)
 
     async def _whole(self, exchange: Exchange, request: GenerateRequest) -> None:
-        async with UntilDisconnect(exchange.receive), await self._engine.submit(request) as call:
+        async with UntilDisconnect(exchange), await self._engine.submit(request) as call:
             await call.wait()
             outputs = [sample.output() for sample in call.samples]
         await exchange.respond(200, dumps(outputs[0] if call.is_single else outputs), [JSON])
 
     async def _stream(self, exchange: Exchange, request: GenerateRequest) -> None:
-        async with UntilDisconnect(exchange.receive), await self._engine.submit(request) as call:
+        async with UntilDisconnect(exchange), await self._engine.submit(request) as call:
             await call.first()
             await start_events(exchange)
             await relay(call, exchange.body(), self._indexed if not call.is_single else self._event)

@@ -76,6 +76,8 @@ def _protocol_class(connections: Connections, slot: Slot) -> type[asyncio.Protoc
         """It was accepted by the gateway, which counts those that are on their way."""
         on_writable: Callable[[], None] | None = None
         """A stream waits for its client to catch up."""
+        on_gone: Callable[[], None] | None = None
+        """A request in progress wants to know when its client leaves."""
         idle = False
         """It has had a request elsewhere, and may never have one here."""
         _fresh = False
@@ -118,6 +120,8 @@ def _protocol_class(connections: Connections, slot: Slot) -> type[asyncio.Protoc
             connections.open.discard(self)
             self._not_fresh()
             slot.add(Word.CONNECTIONS, -1)
+            if self.on_gone is not None:
+                self.on_gone()
 
         def move_if_idle(self) -> None:
             """Give the connection to another shard if there is nothing of it that only this one knows."""

@@ -72,13 +72,13 @@ class OpenAIHandler(ABC):
             await self._whole(exchange, request, values)
 
     async def _whole(self, exchange: Exchange, request: GenerateRequest, values: dict[str, Any]) -> None:
-        async with UntilDisconnect(exchange.receive), await self.engine.submit(request) as call:
+        async with UntilDisconnect(exchange), await self.engine.submit(request) as call:
             await call.wait()
             answer = self.whole(values, call.samples)
         await exchange.json(answer)
 
     async def _stream(self, exchange: Exchange, request: GenerateRequest, events: Events) -> None:
-        async with UntilDisconnect(exchange.receive), await self.engine.submit(request) as call:
+        async with UntilDisconnect(exchange), await self.engine.submit(request) as call:
             await call.first()
             await start_events(exchange)
             await relay(call, exchange.body(), lambda sample: _news(events, sample))
