@@ -1,1 +1,31 @@
 """Shards SGLang's gateway inside the engine's process."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from .config import GatewayConfig, Mode
+    from .embed import attach
+    from .gateway import Gateway
+    from .shard.engine import ShardEngine
+    from .shard.info import ShardInfo
+
+__all__ = ["Gateway", "GatewayConfig", "Mode", "ShardEngine", "ShardInfo", "attach"]
+
+_WHERE: Final = {
+    "Gateway": ".gateway",
+    "GatewayConfig": ".config",
+    "Mode": ".config",
+    "ShardEngine": ".shard.engine",
+    "ShardInfo": ".shard.info",
+    "attach": ".embed",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Not at once: a shard imports this package before its extension images are in place.
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name], __name__), name)

@@ -2,10 +2,11 @@
 
 from .facts import REQUIRED, EngineContract, FeatureFacts, FieldList, ModelFacts, WireFacts
 from .segment import GatewayState, Segment, process_start_time, segment_names, stale_segments, sweep_stale
-from .slots import ShardState, Slot, Word
+from .slots import SLOT_BYTES, ShardState, Slot, Word
 
 __all__ = [
     "REQUIRED",
+    "SLOT_BYTES",
     "EngineContract",
     "FeatureFacts",
     "FieldList",
