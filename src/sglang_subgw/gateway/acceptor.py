@@ -129,8 +129,8 @@ class Acceptor:
             return
         part = math.ceil(sum(shard.connections for shard in serving) / len(serving))
         for shard in serving:
-            if shard.connections > part:
-                shard.send("share", limit=shard.connections - part)
+            if (surplus := shard.connections - shard.asked - part) > 0:
+                shard.share(surplus)
 
     def close(self) -> None:
         """Refuse connections from now on. Safe to call twice."""

@@ -40,6 +40,8 @@ class ShardHandle:
         """It ends for good, since fewer shards are wanted."""
         self.proven = False
         """It has served."""
+        self.asked = 0
+        """Connections that it was asked to give away and has not given yet."""
         self._again = False
         self._retire_by: float | None = None
         self._config = config
@@ -93,8 +95,8 @@ class ShardHandle:
 
     @property
     def connections(self) -> int:
-        """Open connections now."""
-        return self._slot.get(Word.CONNECTIONS)
+        """Open connections now, and those on their way."""
+        return self._slot.idle_load[0]
 
     @property
     def due(self) -> float | None:
@@ -138,6 +140,7 @@ class ShardHandle:
         self.generation += 1
         self.ended = self._ready = self._told_stopped = self.stalled = self._again = False
         self._retire_by = None
+        self.asked = 0
         self._reason = ""
         self._started_at = now
         self._slot.set(Word.ACCEPTED, self._slot.get(Word.CONNECTIONS_SEEN))
@@ -183,6 +186,11 @@ class ShardHandle:
         self.stopping = True
         if not self.ended:
             self.send("drain", timeout=timeout)
+
+    def share(self, count: int) -> None:
+        """Ask it to give away so many more of its connections, each once it is between two requests."""
+        self.asked += count
+        self.send("share", limit=count)
 
     def retire(self, now: float, timeout: float, *, again: bool) -> None:
         """Let it finish what runs for up to `timeout` seconds and give its connections away; `again`: then restart."""

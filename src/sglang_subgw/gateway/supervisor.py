@@ -163,6 +163,7 @@ class Supervisor(threading.Thread):
                 return
             if fds:
                 # A shard that is to start again gives its idle connections away.
+                shard.asked = max(0, shard.asked - 1)
                 self._acceptor.take(socket.socket(fileno=fds[0]), idle=True)
             else:
                 self._on_message(shard, message.pop("kind"), message)

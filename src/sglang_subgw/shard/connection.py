@@ -46,11 +46,12 @@ class Connections:
         return counted
 
     def move_on(self, give_away: Callable[[int], bool], limit: float = math.inf) -> None:
-        """From now on, give connections away as soon as they are between two requests, up to `limit` of them.
+        """From now on, give connections away as soon as they are between two requests: `limit` more of them.
 
         `give_away` sends a copy of the descriptor and says whether somebody else has it now.
         """
-        self._give_away, self._to_give = give_away, limit
+        self._give_away = give_away
+        self._to_give += limit
         for connection in list(self.open):
             connection.move_if_idle()
 
@@ -80,6 +81,7 @@ def _protocol_class(connections: Connections, slot: Slot) -> type[asyncio.Protoc
         """A request in progress wants to know when its client leaves."""
         idle = False
         """It has had a request elsewhere, and may never have one here."""
+        _counted = True
         _fresh = False
         _between = True
         """No byte of a request has been read that is not answered yet."""
@@ -119,7 +121,8 @@ def _protocol_class(connections: Connections, slot: Slot) -> type[asyncio.Protoc
             super().connection_lost(exc)
             connections.open.discard(self)
             self._not_fresh()
-            slot.add(Word.CONNECTIONS, -1)
+            if self._counted:
+                slot.add(Word.CONNECTIONS, -1)
             if self.on_gone is not None:
                 self.on_gone()
 
@@ -132,10 +135,15 @@ def _protocol_class(connections: Connections, slot: Slot) -> type[asyncio.Protoc
                 self.loop.call_later(0.01, self.move_if_idle)
                 return
             transport.pause_reading()
+            # Before it is given: whoever gets it goes by how many each has.
+            slot.add(Word.CONNECTIONS, -1)
+            self._counted = False
             if connections.give(transport.get_extra_info("socket").fileno()):
                 transport.abort()
             else:
                 transport.resume_reading()
+                slot.add(Word.CONNECTIONS)
+                self._counted = True
 
         def _nothing_begun(self) -> bool:
             if hasattr(self, "conn"):
