@@ -23,9 +23,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     from .errors import ConfigError
 
     arguments = list(sys.argv[1:] if argv is None else argv)
-    command = arguments.pop(0) if arguments and arguments[0] in COMMANDS else "serve"
-    module, function = COMMANDS[command].split(":")
+    command = arguments.pop(0) if arguments and not arguments[0].startswith("-") else "serve"
     try:
+        if command not in COMMANDS:
+            raise ConfigError(f"{command!r} is not a command.", hint=f"The commands are {', '.join(COMMANDS)}.")
+        module, function = COMMANDS[command].split(":")
         run: Callable[[Sequence[str]], int] = getattr(import_module(module, __package__), function)
         return run(arguments)
     except SubgwError as exc:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sglang_subgw.__main__ import main
 from sglang_subgw.cli.parser import parse_attach, parse_serve
 from sglang_subgw.config import GatewayConfig, Mode
 from sglang_subgw.errors import ConfigError
@@ -63,3 +64,8 @@ def test_attach_takes_a_target_and_a_gateway_s_options_and_none_of_sglang_s():
         parse_attach(["4711", "--model-path", "DIR"])
     with pytest.raises(ConfigError, match=r"PID\|NAME"):
         parse_attach([])
+
+
+def test_an_unknown_command_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["frob"]) == 2
+    assert "'frob' is not a command. The commands are serve, attach, doctor, bench." in capsys.readouterr().err

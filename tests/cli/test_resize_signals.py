@@ -12,14 +12,14 @@ from sglang_subgw.config import Mode
 from sglang_subgw.engine.published import PublishedEngine
 from sglang_subgw.engine.simulated import SimulatedEngine
 from support.attached import attached
-from support.client import client
+from support.client import client, raw_request, read_until
 from support.faults import until
 from support.stack import generate_body
 
 
 @pytest.fixture
 def published(runtime_dir: Path) -> Iterator[PublishedEngine]:
-    with SimulatedEngine(runtime_dir) as engine, PublishedEngine(engine) as published:
+    with SimulatedEngine(runtime_dir, step_seconds=0.01) as engine, PublishedEngine(engine) as published:
         yield published
         assert engine.violations == []
 
@@ -40,6 +40,13 @@ def test_sigttin_adds_a_shard_and_sigttou_takes_one_away(mode: Mode, published: 
         gateway.send(signal.SIGTTOU)
         until(lambda: "shards must be from 1 to 256, not 0" in gateway.log, 5, "the log line")
         assert ready() == 1
+        stream = raw_request(gateway.address, "/generate", generate_body("abc", 200, stream=True))
+        read_until(stream, b"\n\n")
         gateway.send(signal.SIGTERM)
+        until(lambda: "SIGTERM: finishing what runs" in gateway.log, 5, "the log line")
+        gateway.send(signal.SIGTTIN)
+        until(lambda: "SIGTTIN comes too late: the server is stopping" in gateway.log, 5, "the log line")
+        assert b"[DONE]" in read_until(stream, b"[DONE]")
+        stream.close()
         assert gateway.wait() == 0, gateway.log
         assert "Traceback" not in gateway.log

@@ -71,6 +71,11 @@ def test_a_unix_socket_in_use_and_a_file_are_left_alone(tmp_path):
     assert path.read_text() == "precious"
 
 
+def test_a_unix_socket_needs_a_path():
+    with pytest.raises(ConfigError, match="--host unix: has no path"):
+        listener.bind("unix:", 0)
+
+
 @pytest.mark.parametrize(
     ("host", "name"),
     [("0.0.0.0", "127.0.0.1"), ("127.0.0.1", "127.0.0.1")],

@@ -65,7 +65,9 @@ def _wait(gateway: Gateway, signals: Signals) -> str:
     """Until the gateway has ended, by itself or because an event asked for it; returns the first such event."""
     cause = ""
     while (event := signals.wait()) != "ended":
-        if event == RESTART:
+        if cause and event in (RESTART, MORE, FEWER):
+            log.warning("%s comes too late: the server is stopping.", event)
+        elif event == RESTART:
             log.info("%s: starting the shards again, one by one.", event)
             gateway.restart_shards()
         elif event in (MORE, FEWER):

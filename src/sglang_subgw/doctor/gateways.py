@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ..config import GatewayConfig
 from ..contract import GatewayState, Segment, ShardState, Word, segment_names, stale_segments
 from ..errors import ConfigError, ContractError
 
 _ANSWER_SECONDS: Final = 5.0
-_STALL_SECONDS: Final = 5.0
-"""Ten heartbeats."""
+_STALL_SECONDS: Final = GatewayConfig().stall_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class ShardHandle:
         self._slot.set(Word.STATE, ShardState.STARTING)
         self._host: ShardHost | None = None
         self._ready = False
+        self._killed = False
         self._told_stopped = False
         self._reason = ""
         self._started_at = 0.0
@@ -77,6 +78,11 @@ class ShardHandle:
     def answering(self) -> bool:
         """It may have requests: it serves, or drains."""
         return self._ready and not self.ended
+
+    @property
+    def killed(self) -> bool:
+        """It was ended by force, and is not gone yet."""
+        return self._killed
 
     @property
     def load(self) -> tuple[int, int, int]:
@@ -141,6 +147,7 @@ class ShardHandle:
         self.ended = self._ready = self._told_stopped = self.stalled = self._again = False
         self._retire_by = None
         self.asked = 0
+        self._killed = False
         self._reason = ""
         self._started_at = now
         self._slot.set(Word.ACCEPTED, self._slot.get(Word.CONNECTIONS_SEEN))
@@ -208,6 +215,7 @@ class ShardHandle:
         """End it by force, and remember why; False where the mode can't."""
         killed = self._host is None or self._host.kill()
         if killed:
+            self._killed = True
             self._reason = self._reason or reason
         return killed
 
@@ -240,7 +248,7 @@ class ShardHandle:
             reason = "it ended without being told to"
         self._host.channel.close()
         self.ended = True
-        self._ready = False
+        self._ready = self.stalled = False
         self._slot.set(Word.STATE, ShardState.FAILED if reason else ShardState.STOPPED)
         if reason:
             self._slot.note_failure(reason)

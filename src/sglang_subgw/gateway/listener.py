@@ -87,6 +87,8 @@ def _bind_tcp(family: int, address: tuple[object, ...], *, shared: bool, alone: 
 
 
 def _bind_unix(path: Path) -> socket.socket:
+    if path == Path():
+        raise ConfigError("--host unix: has no path.", hint="For instance --host unix:/run/user/1000/gateway.sock.")
     if path.exists():
         if not stat.S_ISSOCK(path.stat().st_mode):
             raise ConfigError(f"{path} exists and is not a socket.")

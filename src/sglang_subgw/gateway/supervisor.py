@@ -234,6 +234,8 @@ class Supervisor(threading.Thread):
                     log.error("Shard %d does not end, and an interpreter can't be ended by force.", shard.index)
 
     def _watch_heart(self, shard: ShardHandle) -> None:
+        if not shard.answering or shard.killed:
+            return
         silent = shard.silent_seconds()
         stalled = silent > self._config.stall_seconds
         if stalled and not shard.stalled:
