@@ -10,12 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from sglang_subgw.config import SHARD_MODES, Mode
 from sglang_subgw.engine.simulated import SimulatedEngine
 from support.leftovers import Snapshot, left_since
 from support.modes import skip_unavailable
 from support.stack import Stack, generate_body, running_stack
+
+# Speed is the benchmarks' business, and other tests and machines are busy beside this one.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
