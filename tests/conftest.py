@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from sglang_subgw.config import SHARD_MODES, Mode
 from sglang_subgw.engine.simulated import SimulatedEngine
@@ -19,7 +19,7 @@ from support.modes import skip_unavailable
 from support.stack import Stack, generate_body, running_stack
 
 # Speed is the benchmarks' business, and other tests and machines are busy beside this one.
-settings.register_profile("suite", deadline=None)
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
 
