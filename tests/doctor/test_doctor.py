@@ -16,7 +16,7 @@ import pytest
 
 from sglang_subgw.__main__ import main
 from sglang_subgw.config import Mode
-from sglang_subgw.contract import ShardState, Word, segment
+from sglang_subgw.contract import GatewayState, Segment, ShardState, Word, segment
 from sglang_subgw.doctor import leftovers
 from sglang_subgw.engine import shared_memory
 
@@ -149,10 +149,27 @@ def test_a_shard_that_hangs_or_failed_is_not_healthy(make_stack, mode, capsys, m
     monkeypatch.setattr(time, "monotonic_ns", lambda real=time.monotonic_ns: real() + 60 * 10**9)
     second.set(Word.STATE, ShardState.FAILED)
     report = _json(capsys, stack.gateway.segment.name)
-    assert len(report["problems"]) == 2
-    assert "shard 0: its event loop has not turned for" in report["problems"][0]
-    assert "shard 1: it failed" in report["problems"][1]
+    problems = [problem for problem in report["problems"] if "shard" in problem]
+    assert len(problems) == 2
+    assert "shard 0: its event loop has not turned for" in problems[0]
+    assert "shard 1: it failed" in problems[1]
     assert first.state is ShardState.READY
+
+
+def test_a_gateway_that_hangs_itself_is_not_healthy(make_stack, capsys):
+    """As one that was stopped: its shards in processes of their own go on, and nobody hands them connections."""
+    stack = make_stack(shards=1)
+    with Segment.publish(stack.gateway.contract, slots=1) as hanging:
+        hanging.set_state(GatewayState.READY)
+        assert _json(capsys, hanging.name)["problems"] == [], "an engine alone has no such thread"
+        hanging.beat()
+        age = hanging.heartbeat_age
+        assert age is not None
+        assert age < 1
+        assert stack.wait_for(lambda: (hanging.heartbeat_age or 0) > 2.1)
+        (problem,) = _json(capsys, hanging.name)["problems"]
+        assert "its own thread has not turned for 2." in problem
+        assert _json(capsys, stack.gateway.segment.name)["problems"] == []
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import re
 import secrets
 import stat
 import struct
+import time
 from enum import IntEnum
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
@@ -27,7 +28,8 @@ _HEADER: Final = struct.Struct("<8sIIQQQQQII")
 _HEADER_BYTES: Final = 1024
 _STATE_AT: Final = _HEADER.size - 8
 _REASON_AT: Final = _HEADER.size
-_REASON_BYTES: Final = _HEADER_BYTES - _REASON_AT
+_BEAT_AT: Final = _HEADER_BYTES - 8
+_REASON_BYTES: Final = _BEAT_AT - _REASON_AT
 _NAME: Final = re.compile(rf"{NAME_PREFIX}(\d+)_[0-9a-f]{{8}}")
 _SHM_DIR: Final = Path("/dev/shm")
 
@@ -133,6 +135,16 @@ class Segment:
         buf[_REASON_AT : _REASON_AT + len(text)] = text
         struct.pack_into("<I", buf, _STATE_AT + 4, len(text))
         struct.pack_into("<I", buf, _STATE_AT, state)
+
+    def beat(self) -> None:
+        """Note that the gateway's own thread is alive now; the owner only."""
+        struct.pack_into("<Q", _buffer(self._memory), _BEAT_AT, time.monotonic_ns())
+
+    @property
+    def heartbeat_age(self) -> float | None:
+        """Seconds since the gateway's own thread last turned; None where none ever has, as for an engine alone."""
+        beat: int = struct.unpack_from("<Q", _buffer(self._memory), _BEAT_AT)[0]
+        return max(0.0, (time.monotonic_ns() - beat) / 1e9) if beat else None
 
     def close(self) -> None:
         """Unmap; the owner also unlinks. Safe to call twice."""

@@ -50,12 +50,16 @@ class Gateway:
     sglang_version: str
     engine_id: str
     shards: tuple[Shard, ...]
+    heartbeat_age: float | None = None
+    """Seconds since its own thread last turned; None for an engine alone."""
 
     @property
     def problems(self) -> list[str]:
         """What is wrong with it, in sentences."""
         who = f"gateway {self.pid}"
         found = [f"{who} failed: {self.reason}"] if self.state == GatewayState.FAILED.name.lower() else []
+        if self.heartbeat_age is not None and self.heartbeat_age > _STALL_SECONDS:
+            found.append(f"{who}: its own thread has not turned for {self.heartbeat_age:.1f} s: nobody is accepted")
         return found + [f"{who}, shard {shard.index}: {shard.problem}" for shard in self.shards if shard.problem]
 
 
@@ -95,6 +99,7 @@ def describe(name: str) -> Gateway:
             model=contract.model.served_model_name,
             sglang_version=contract.sglang_version,
             engine_id=contract.engine_id,
+            heartbeat_age=segment.heartbeat_age,
             shards=tuple(
                 _shard(index, slot.snapshot())
                 for index, slot in enumerate(segment.slots)

@@ -98,6 +98,7 @@ class Supervisor(threading.Thread):
             self._wake_out.setblocking(False)
             self._selector.register(self._wake_in, selectors.EVENT_READ, self._on_wake)
             while not self._ended():
+                self._segment.beat()
                 if self._stop_at is None:
                     self._start_shards()
                     self._roster.change_next()
