@@ -147,7 +147,8 @@ def test_an_engine_that_ends_ends_what_runs_with_its_reason(runtime_dir: Path):
     async def run(engine: SimulatedEngineProcess) -> None:
         async with sglang_subgw.attach(engine.pid) as attached:
             task = asyncio.create_task(attached.async_generate("abc", {"max_new_tokens": 4000}))
-            await asyncio.sleep(0.1)
+            while attached.worker.active == 0:
+                await asyncio.sleep(0.001)
             engine.kill()
             async with asyncio.timeout(5):
                 with pytest.raises(EngineUnavailable, match="that owns the engine ended"):

@@ -113,7 +113,7 @@ def test_what_is_no_message_is_dropped_and_stops_nothing(tmp_path: Path, caplog:
         async with asyncio.timeout(5):
             assert await wires.forwarder.recv_pyobj() == "PauseGenerationReqInput"
         assert wires.forwarder.dropped == 5
-        assert "The router dropped a frame of 4 bytes" in caplog.text
+        assert caplog.text.count("The router dropped a frame of") == 1, "the others are only counted for a while"
 
     with_wires(tmp_path, scenario)
 

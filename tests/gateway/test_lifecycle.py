@@ -218,7 +218,7 @@ def test_an_engine_that_dies_during_a_drain_ends_what_runs_with_its_reason(engin
     with Gateway(engine, config(mode=mode)) as gateway:
         stream = Stream(gateway, tokens=3000)
         gateway.begin_drain(60)
-        time.sleep(0.2)
+        until(lambda: {shard["state"] for shard in gateway.shards} == {"draining"})
         engine.crash("scheduler_0 was killed by SIGKILL")
         stream.join(5)
         assert stream.error is None
@@ -231,7 +231,7 @@ def test_a_second_drain_does_not_wait_for_the_first(engine, mode):
     with Gateway(engine, config(mode=mode)) as gateway:
         stream = Stream(gateway, tokens=3000)
         gateway.begin_drain(60)
-        time.sleep(0.2)
+        until(lambda: {shard["state"] for shard in gateway.shards} == {"draining"})
         gateway.begin_drain(0.0)
         stream.join(3)
         assert stream.error is None

@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import zmq
 
+from ..seldom import Seldom
+
 log = logging.getLogger("sglang_subgw.engine")
 
 _FRAMES_PER_WAKE_UP: Final = 256
@@ -42,6 +44,7 @@ class Forwarder:
         self._target: zmq.Socket[bytes] = zmq.Socket.shadow(target.underlying)
         self._owned = source
         self._loop = loop
+        self._seldom = Seldom(log)
         self._kept: deque[bytes] = deque()
         self._news = asyncio.Event()
         self._fd = int(self._source.fd)
@@ -88,7 +91,7 @@ class Forwarder:
 
     def _drop(self, frame: bytes, reason: object) -> None:
         self.dropped += 1
-        log.error("The router dropped a frame of %d bytes, %d by now: %s.", len(frame), self.dropped, reason)
+        self._seldom.error("The router dropped a frame of %d bytes: %s.", len(frame), reason)
 
 
 @contextmanager
