@@ -95,10 +95,14 @@ class Slot:
         return ShardState(self._words[Word.STATE])
 
     @property
+    def underway(self) -> int:
+        """Connections that were handed to the shard, and that it has not taken over yet."""
+        return self._words[Word.ACCEPTED] - self._words[Word.CONNECTIONS_SEEN]
+
+    @property
     def load(self) -> tuple[int, int, int]:
         """Requests in progress or about to come, then connections now and ever: the balancer's sort key."""
-        w = self._words
-        underway = w[Word.ACCEPTED] - w[Word.CONNECTIONS_SEEN]
+        w, underway = self._words, self.underway
         # A new connection is about to send a request; an idle kept-alive one may never send another.
         return (w[Word.HTTP_REQUESTS] + w[Word.FRESH] + underway, w[Word.CONNECTIONS] + underway, w[Word.ACCEPTED])
 

@@ -40,6 +40,8 @@ class ShardHandle:
         """It ends for good, since fewer shards are wanted."""
         self.proven = False
         """It has served."""
+        self.killed = False
+        """It was ended by force, and is not gone yet."""
         self.asked = 0
         """Connections that it was asked to give away and has not given yet."""
         self._again = False
@@ -51,7 +53,6 @@ class ShardHandle:
         self._slot.set(Word.STATE, ShardState.STARTING)
         self._host: ShardHost | None = None
         self._ready = False
-        self._killed = False
         self._told_stopped = False
         self._reason = ""
         self._started_at = 0.0
@@ -80,11 +81,6 @@ class ShardHandle:
         return self._ready and not self.ended
 
     @property
-    def killed(self) -> bool:
-        """It was ended by force, and is not gone yet."""
-        return self._killed
-
-    @property
     def load(self) -> tuple[int, int, int]:
         """The balancer's sort key."""
         return self._slot.load
@@ -92,7 +88,7 @@ class ShardHandle:
     @property
     def underway(self) -> int:
         """Connections that were handed to it, and that it has not taken over yet."""
-        return self._slot.get(Word.ACCEPTED) - self._slot.get(Word.CONNECTIONS_SEEN)
+        return self._slot.underway
 
     @property
     def idle_load(self) -> tuple[int, int]:
@@ -147,7 +143,7 @@ class ShardHandle:
         self.ended = self._ready = self._told_stopped = self.stalled = self._again = False
         self._retire_by = None
         self.asked = 0
-        self._killed = False
+        self.killed = False
         self._reason = ""
         self._started_at = now
         self._slot.set(Word.ACCEPTED, self._slot.get(Word.CONNECTIONS_SEEN))
@@ -215,7 +211,7 @@ class ShardHandle:
         """End it by force, and remember why; False where the mode can't."""
         killed = self._host is None or self._host.kill()
         if killed:
-            self._killed = True
+            self.killed = True
             self._reason = self._reason or reason
         return killed
 
