@@ -40,12 +40,17 @@ async def attach(owner: int | str, *, timeout: float = 20.0) -> AsyncIterator[Sh
 
         def on_death(reason: str) -> None:
             loop.call_soon_threadsafe(lambda: facade.fail_all(EngineUnavailable(reason), for_good=True))
+            on_stopping()
+
+        def on_stopping() -> None:
+            loop.call_soon_threadsafe(facade.end.begun.set)
 
         try:
             await worker.start()
             if not await facade.health_generate(timeout):
                 raise EngineUnavailable(f"The engine of {owner} did not answer within {timeout:g} s.")
             engine.on_death(on_death)
+            engine.on_stopping(on_stopping)
             yield facade
         finally:
             await worker.close()

@@ -9,6 +9,7 @@ from ..contract import EngineContract, ShardState, Slot
 from ..errors import RequestError
 from .call import Call
 from .control import Control
+from .draining import Draining
 from .request import GenerateRequest
 from .tokenizer import ShardTokenizer
 from .worker import TokenizerWorker
@@ -19,8 +20,7 @@ class ShardEngine:
 
     def __init__(self, worker: TokenizerWorker, slots: Sequence[Slot] = ()) -> None:
         self.worker = worker
-        self.draining = False
-        """The shard is stopping: what runs goes on, nothing new is taken."""
+        self.end = Draining()
         self.broadcast_abort: Callable[[str], None] | None = None
         """Tells the other shards to abort a rid that isn't this shard's; set by the shard's entry."""
         self._slots = slots
@@ -39,6 +39,15 @@ class ShardEngine:
     def control(self) -> Control:
         """Control messages with an answer."""
         return self.worker.control
+
+    @property
+    def draining(self) -> bool:
+        """The shard is stopping: what runs goes on, nothing new is to be taken."""
+        return self.end.begun.is_set()
+
+    async def until_draining(self) -> None:
+        """Until the shard is stopping; by awaiting this a `serve` function also says that it serves from now on."""
+        await self.end.wait()
 
     async def submit(self, request: GenerateRequest) -> Call:
         """Check, tokenize and send; raises RequestRejected or EngineUnavailable before anything is answered."""

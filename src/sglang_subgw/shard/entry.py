@@ -226,7 +226,7 @@ class _Shard:
 
     async def _drain(self, server: ShardServer, timeout: float) -> None:
         self._slot.set(Word.STATE, ShardState.DRAINING)
-        self._engine.draining = True
+        self._engine.end.begun.set()
         await server.drain(timeout)
         await self._time_is_up(timeout, "The server is stopping")
 
