@@ -5,7 +5,6 @@ Prints one JSON object as the last line of its output.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -41,9 +40,7 @@ def serve(runtime_dir: Path, arguments: list[str]) -> dict[str, Any]:
     for pid in engine.child_pids:
         os.kill(pid, signal.SIGINT)
         os.kill(pid, signal.SIGTERM)
-    thread = threading.Thread(target=_generate, args=(engine, out))
-    thread.start()
-    thread.join()
+    _generate(engine, out)
     died = threading.Event()
     engine.on_death(lambda reason: (out.update(death=reason, death_seconds=time.monotonic() - killed), died.set()))
     killed = time.monotonic()
@@ -56,8 +53,6 @@ def serve(runtime_dir: Path, arguments: list[str]) -> dict[str, Any]:
 
 
 def _generate(engine: RunningEngine, out: dict[str, Any]) -> None:
-    # Not in the main thread: SGLang's worker would install its signal handlers there.
-    asyncio.set_event_loop(engine.engine.loop)
     greedy = {"temperature": 0, "max_new_tokens": 64}
     out["fact"] = engine.engine.generate("The capital of France is", greedy)
     out["again"] = engine.engine.generate("The capital of France is", greedy)["text"]

@@ -18,6 +18,7 @@ from .arguments import EngineArguments
 from .children import Children
 from .demo import model as demo
 from .demo.platform import accelerator_present
+from .engine_loop import EngineLoop
 from .host import (
     CPU,
     QUIET,
@@ -92,7 +93,7 @@ class RunningEngine:
         from .facts import contract_from_engine
 
         self.engine = engine
-        """The sglang.Engine. Don't call its shutdown: it kills every child process of this one."""
+        """The sglang.Engine; every method works in any thread. Don't call its shutdown: it kills every child process."""
         self.contract: EngineContract = contract_from_engine(engine, runtime_dir, engine_id=secrets.token_hex(6))
         self._children = children
         self._crash_signal = crash_signal
@@ -102,6 +103,10 @@ class RunningEngine:
             watchdog.stop()
         self._watcher = Watcher(children, engine.tokenizer_router, crash_signal)
         self._watcher.start()
+        self.loop = EngineLoop(engine)
+        """Where its tokenizer manager's coroutines run."""
+        self.loop.start()
+        self._watcher.on_death(self.loop.fail)
         self._lock = threading.Lock()
         self._closed = False
 
@@ -127,6 +132,7 @@ class RunningEngine:
             self._watcher.stop()
             if self._tokenization is not None:
                 self._tokenization.close()
+            self.loop.close()
             # A scheduler on the CPU has nothing to release, and takes seconds over it.
             close_engine(self.engine, self._children, graceful=self.contract.server_args.get("device") != "cpu")
             self._watcher.join()
