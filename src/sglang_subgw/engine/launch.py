@@ -9,30 +9,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from ..contract import EngineContract
 from ..errors import ConfigError, EngineStartError, SubgwError
-from ..shard.tokenize_local import LocalTokenizer
 from ..storage import writing
 from . import arguments as args_of
 from .arguments import EngineArguments
 from .children import Children
 from .demo import model as demo
 from .demo.platform import accelerator_present
-from .engine_loop import EngineLoop
-from .host import (
-    CPU,
-    QUIET,
-    ChildFailed,
-    CrashSignal,
-    environment,
-    guarded,
-    router_errors_reported,
-    warnings_ignored,
-)
+from .host import CPU, QUIET, environment, guarded, router_errors_reported, warnings_ignored
+from .owned import OwnedEngine
 from .router import forwarding_router
 from .teardown import close_engine
-from .tokenization import TokenizationService
-from .watcher import Watcher
 
 _SOCKET_DIR: Final = "e"
 _PATH_LIMIT: Final = 107
@@ -57,8 +44,7 @@ def launch(
     if threading.current_thread() is not threading.main_thread():
         raise EngineStartError("An engine must be started in the main thread: SGLang installs signal handlers.")
     sockets = _socket_dir(runtime_dir)
-    crash_signal = CrashSignal()
-    children = Children(sockets, on_phase, crash_signal)
+    children = Children(sockets, on_phase)
     engine: Any = None
     try:
         with ExitStack() as stack:
@@ -76,52 +62,24 @@ def launch(
             # Not `engine_class(…)`: an engine whose __init__ fails must be within reach, to be undone.
             engine = object.__new__(engine_class)
             _start(engine, server_args, children)
-            crash_signal.launching = False
             on_phase("reading what shards must know")
-            return RunningEngine(engine, children, crash_signal, runtime_dir)
+            return RunningEngine(engine, children, runtime_dir)
     except BaseException:
-        crash_signal.launching = False
         close_engine(engine, children, graceful=False)
-        crash_signal.close()
         raise
 
 
-class RunningEngine:
-    """An engine that serves: its contract, its death, its end."""
+class RunningEngine(OwnedEngine):
+    """An engine that was launched here; `shutdown` ends it. Don't call that of the sglang.Engine: it kills every child.
 
-    def __init__(self, engine: Any, children: Children, crash_signal: CrashSignal, runtime_dir: Path) -> None:
-        from .facts import contract_from_engine
+    Every method of the sglang.Engine works in any thread.
+    """
 
-        self.engine = engine
-        """The sglang.Engine; every method works in any thread. Don't call its shutdown: it kills every child process."""
-        self.contract: EngineContract = contract_from_engine(engine, runtime_dir, engine_id=secrets.token_hex(6))
+    def __init__(self, engine: Any, children: Children, runtime_dir: Path) -> None:
+        super().__init__(engine, children, runtime_dir, engine_id=secrets.token_hex(6))
         self._children = children
-        self._crash_signal = crash_signal
-        self._tokenization = _serve_tokenizer(self.contract)
-        # SGLang's own watchdog answers a death by killing this process and all its children.
-        if (watchdog := engine.tokenizer_manager._subprocess_watchdog) is not None:
-            watchdog.stop()
-        self._watcher = Watcher(children, engine.tokenizer_router, crash_signal)
-        self._watcher.start()
-        self.loop = EngineLoop(engine)
-        """Where its tokenizer manager's coroutines run."""
-        self.loop.start()
-        self._watcher.on_death(self.loop.fail)
         self._lock = threading.Lock()
         self._closed = False
-
-    @property
-    def child_pids(self) -> tuple[int, ...]:
-        """Process ids of the schedulers and detokenizers."""
-        return self._children.pids
-
-    def on_death(self, callback: Callable[[str], object]) -> None:
-        """Call back with the reason, once and from a thread, when a part of the engine ends by itself."""
-        self._watcher.on_death(callback)
-
-    def router_alive(self) -> bool:
-        """Whether requests still reach the scheduler."""
-        return self._watcher.router_alive()
 
     def shutdown(self) -> None:
         """Stop every process of the engine and wait for it; remove its files. Safe to call twice."""
@@ -129,31 +87,15 @@ class RunningEngine:
             if self._closed:
                 return
             self._closed = True
-            self._watcher.stop()
-            if self._tokenization is not None:
-                self._tokenization.close()
-            self.loop.close()
+            self.end_services()
             # A scheduler on the CPU has nothing to release, and takes seconds over it.
             close_engine(self.engine, self._children, graceful=self.contract.server_args.get("device") != "cpu")
-            self._watcher.join()
-            Path(self.contract.wire.runtime_dir, "tokenizer.json").unlink(missing_ok=True)
-            self._crash_signal.close()
 
     def __enter__(self) -> RunningEngine:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.shutdown()
-
-
-def _serve_tokenizer(contract: EngineContract) -> TokenizationService | None:
-    """For shards without the tokenizers library: read from the same file as every shard's, when the first one asks."""
-    model = contract.model
-    if not model.tokenization_socket:
-        return None
-    service = TokenizationService(model.tokenization_socket, lambda: LocalTokenizer(model.tokenizer_file))
-    service.start()
-    return service
 
 
 def _server_args(arguments: EngineArguments, on_cpu: bool, on_phase: Callable[[str], None]) -> Any:
@@ -175,9 +117,8 @@ def _start(engine: Any, server_args: Any, children: Children) -> None:
         engine.__init__(server_args=server_args)
     except SubgwError:
         raise
-    except (Exception, ChildFailed) as exc:
-        said = "" if isinstance(exc, ChildFailed) else str(exc).strip()
-        reason = children.last_words()[1] or said or repr(exc)
+    except Exception as exc:
+        reason = children.last_words()[1] or str(exc).strip() or repr(exc)
         raise EngineStartError(f"SGLang's engine did not start: {reason}") from exc
 
 
