@@ -10,11 +10,10 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from .publishing import FieldList, KvEventFacts, LoadFacts, field_list
+
 REQUIRED: Final = "\x00required"
 """Stands for "no default" in a published field list."""
-
-type FieldList = tuple[tuple[str, Any], ...]
-"""A message's fields in wire order, each with its default, or REQUIRED."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +24,8 @@ class WireFacts:
     """zmq endpoint that the router binds (PULL); a shard connects PUSH."""
     runtime_dir: str
     """The engine's directory, mode 0700: its tokenizer, and a seat for each gateway."""
+    coordinator: str = ""
+    """Unix socket at which the engine's side keeps what all its workers agree on."""
     socket_dir: str = ""
     """Directory in which a shard binds its own receive socket; set by the gateway, "" before."""
     codec: str
@@ -78,6 +79,9 @@ class FeatureFacts:
     disaggregation_mode: str = "null"
     disaggregation_transfer_backend: str = ""
     enable_lora: bool = False
+    max_loaded_loras: int | None = None
+    """More than these are not kept: the one that was used longest ago goes; None for no limit."""
+    enable_streaming_session: bool = False
     enable_custom_logit_processor: bool = False
     enable_return_hidden_states: bool = False
     enable_priority_scheduling: bool = False
@@ -107,6 +111,9 @@ class EngineContract:
     wire: WireFacts
     model: ModelFacts
     features: FeatureFacts = field(default_factory=FeatureFacts)
+    loads: LoadFacts | None = None
+    """None where SGLang publishes no load snapshots."""
+    kv_events: KvEventFacts = field(default_factory=KvEventFacts)
     server_args: dict[str, Any] = field(default_factory=dict)
     """ServerArgs as plain values, for /server_info."""
     scheduler_info: dict[str, Any] = field(default_factory=dict)
@@ -126,7 +133,7 @@ class EngineContract:
         """The contract that `to_json` wrote."""
         raw = json.loads(bytes(data))
         wire = raw["wire"]
-        wire["schema"] = {name: tuple(map(tuple, fields)) for name, fields in wire["schema"].items()}
+        wire["schema"] = {name: field_list(fields) for name, fields in wire["schema"].items()}
         model = raw["model"]
         model["architectures"] = tuple(model["architectures"])
         return cls(
@@ -135,5 +142,7 @@ class EngineContract:
                 "wire": WireFacts(**wire),
                 "model": ModelFacts(**model),
                 "features": FeatureFacts(**raw["features"]),
+                "loads": None if raw["loads"] is None else LoadFacts.from_plain(raw["loads"]),
+                "kv_events": KvEventFacts.from_plain(raw["kv_events"]),
             }
         )
