@@ -61,6 +61,8 @@ class GatewayConfig:
     fallback: Fallback = Fallback.NONE
     app: str = ""
     """`module:attribute` of an ASGI application, or of a factory of one, in place of the built-in routes."""
+    serve: str = ""
+    """`module:attribute` of `async def serve(engine, shard)`, a server of its own kind in place of any application."""
     host: str = "127.0.0.1"
     port: int = 30000
     accept: Accept = Accept.HANDOVER
@@ -83,6 +85,7 @@ class GatewayConfig:
         object.__setattr__(self, "fallback", _member(Fallback, self.fallback, "fallback"))
         object.__setattr__(self, "accept", _member(Accept, self.accept, "accept"))
         object.__setattr__(self, "loop", _member(EventLoop, self.loop, "loop"))
+        _check(not (self.app and self.serve), f"app {self.app!r} and serve {self.serve!r} exclude each other: give one")
         _check(1 <= self.shards <= MAX_SHARDS, f"shards must be from 1 to {MAX_SHARDS}, not {self.shards}")
         _check(0 <= self.port <= 65535, f"port must be from 0 to 65535, not {self.port}")
         for name in (
@@ -96,6 +99,11 @@ class GatewayConfig:
             "stall_kill_seconds",
         ):
             _check(getattr(self, name) > 0, f"{name} must be more than 0, not {getattr(self, name)}")
+
+    @property
+    def user_code(self) -> str:
+        """The option and the name of what shards import of the user's, "" where they serve the built-in routes."""
+        return f"--serve {self.serve!r}" if self.serve else f"--app {self.app!r}" if self.app else ""
 
     def to_json(self) -> str:
         """This configuration as JSON text."""

@@ -13,27 +13,30 @@ def banner(gateway: Gateway, seconds: float) -> str:
     """The text printed when all shards are ready."""
     contract, config = gateway.engine.contract, gateway.config
     starts = gateway.start_seconds()
-    base = gateway.urls[0]
+    return f"""
+Serving {contract.model.served_model_name} (SGLang {contract.sglang_version}) after {seconds:.0f} s
+  address   {", ".join(gateway.urls) or f"none: each shard serves by {config.serve}"}
+  mode      {config.mode}, {config.shards} shards
+  shards    ready in {min(starts):.2f}-{max(starts):.2f} s each, {gateway.bytes_per_shard() / 1e6:.0f} MB each
+{_to_try(gateway) if gateway.urls else ""}
+Ctrl-C stops it: what runs may finish first; a second Ctrl-C does not wait.
+"""
+
+
+def _to_try(gateway: Gateway) -> str:
+    base, model = gateway.urls[0], gateway.engine.contract.model.served_model_name
     curl = "curl -s"
     if base.startswith("unix:"):
         curl, base = f"curl -s --unix-socket {shlex.quote(base.removeprefix('unix:'))}", "http://localhost"
-    model = contract.model.served_model_name
     message = '{"role": "user", "content": "Hello"}'
     body = f'{{"model": "{model}", "messages": [{message}], "max_tokens": 32, "stream": true}}'
     return f"""
-Serving {model} (SGLang {contract.sglang_version}) after {seconds:.0f} s
-  address   {", ".join(gateway.urls)}
-  mode      {config.mode}, {config.shards} shards
-  shards    ready in {min(starts):.2f}-{max(starts):.2f} s each, {gateway.bytes_per_shard() / 1e6:.0f} MB each
-
 Try it:
   {curl} {base}/v1/completions -H 'Content-Type: application/json' \\
     -d '{{"model": "{model}", "prompt": "The capital of France is", "max_tokens": 32}}'
   {curl} -N {base}/v1/chat/completions -H 'Content-Type: application/json' \\
     -d {shlex.quote(body)}
   {curl} {base}/server_info
-
-Ctrl-C stops it: what runs may finish first; a second Ctrl-C does not wait.
 """
 
 

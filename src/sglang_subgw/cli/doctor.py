@@ -18,7 +18,7 @@ def doctor(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     # The report says what a log line would.
     logging.getLogger("sglang_subgw").setLevel(logging.CRITICAL)
-    config = GatewayConfig(mode=options.mode, app=options.app, images=options.images)
+    config = GatewayConfig(mode=options.mode, app=options.app, serve=options.serve, images=options.images)
     importable(config)
     report = examine(config, options.target)
     if options.fix:
@@ -51,5 +51,6 @@ def _parser() -> CommandParser:
     add("--fix", action="store_true", help="remove what dead owners left behind; on a terminal it is asked for")
     add("--mode", default=default.mode.value, choices=[mode.value for mode in Mode], help="the mode to look into")
     add("--app", default=default.app, metavar="MODULE:ATTR", help="the application to look into")
+    add("--serve", default=default.serve, metavar="MODULE:ATTR", help="the coroutine function to look into")
     add("--images", default=default.images, metavar="LIST", help="extension images: auto, off, +name, -name")
     return parser

@@ -16,7 +16,7 @@ def settle(config: GatewayConfig) -> Choice:
 
 
 def importable(config: GatewayConfig) -> None:
-    """Make --app importable from the current directory, as everything is under python -m."""
+    """Make --app or --serve importable from the current directory, as everything is under python -m."""
     here = os.getcwd()
-    if config.app and "" not in sys.path and here not in sys.path:
+    if config.user_code and "" not in sys.path and here not in sys.path:
         sys.path.insert(0, here)

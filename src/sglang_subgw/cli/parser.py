@@ -15,15 +15,15 @@ Without --model-path a small built-in demo model is served on the CPU.
 Other commands: attach, to serve another process's engine; doctor, to see what this machine can do;
 bench, to measure.
 """
+_LISTENING = ("host", "port", "accept")
 _GATEWAY_ONLY = (
     "shards",
     "tokenizer_worker_num",
     "mode",
     "fallback",
     "app",
-    "host",
-    "port",
-    "accept",
+    "serve",
+    *_LISTENING,
     "loop",
     "images",
 )
@@ -67,7 +67,7 @@ def parse_serve(argv: Sequence[str]) -> ServeCommand:
     parser.add_argument("--engine-log-level", default="error", help="SGLang's own log level (default %(default)s)")
     options, rest = parser.parse_known_args(argv)
     if options.engine_only:
-        _refuse_gateway_options(parser, options)
+        _refuse(parser, options, _GATEWAY_ONLY, "--engine-only", hint="Give it to each attach instead.")
     if options.tokenizer_worker_num is not None:
         if options.shards is not None and options.shards != options.tokenizer_worker_num:
             raise ConfigError(
@@ -81,7 +81,7 @@ def parse_serve(argv: Sequence[str]) -> ServeCommand:
         engine_argv += ["--port", str(options.port)]
         if not options.host.startswith("unix:"):
             engine_argv += ["--host", options.host]
-    return ServeCommand(_config(options), tuple(engine_argv), options.engine_only)
+    return ServeCommand(_config(parser, options), tuple(engine_argv), options.engine_only)
 
 
 def parse_attach(argv: Sequence[str]) -> AttachCommand:
@@ -92,15 +92,18 @@ def parse_attach(argv: Sequence[str]) -> AttachCommand:
     )
     parser.add_argument("target", metavar="PID|NAME", help="the engine's process, or the name of its segment")
     options = parser.parse_args(argv)
-    return AttachCommand(_config(options), options.target)
+    return AttachCommand(_config(parser, options), options.target)
 
 
-def _config(options: argparse.Namespace) -> GatewayConfig:
+def _config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> GatewayConfig:
+    if options.serve:
+        _refuse(parser, options, _LISTENING, "--serve", hint="The coroutine function opens what it serves by itself.")
     return GatewayConfig(
         shards=GatewayConfig().shards if options.shards is None else options.shards,
         mode=options.mode,
         fallback=options.fallback,
         app=options.app,
+        serve=options.serve,
         host=options.host,
         port=options.port,
         accept=options.accept,
@@ -112,11 +115,12 @@ def _config(options: argparse.Namespace) -> GatewayConfig:
     )
 
 
-def _refuse_gateway_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    for name in _GATEWAY_ONLY:
+def _refuse(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, names: Sequence[str], beside: str, *, hint: str
+) -> None:
+    for name in names:
         if getattr(options, name) != parser.get_default(name):
-            flag = "--" + name.replace("_", "-")
-            raise ConfigError(f"{flag} says nothing to --engine-only.", hint="Give it to each attach instead.")
+            raise ConfigError(f"--{name.replace('_', '-')} says nothing to {beside}.", hint=hint)
 
 
 def _parser(prog: str, *, description: str, epilog: str = "") -> argparse.ArgumentParser:
@@ -138,6 +142,7 @@ def _parser(prog: str, *, description: str, epilog: str = "") -> argparse.Argume
     add("--mode", default=default.mode.value, choices=modes, help="where shards run (default %(default)s)")
     add("--fallback", default=default.fallback.value, choices=fallbacks, help="what may replace a mode that can't run")
     add("--app", default=default.app, metavar="MODULE:ATTR", help="an ASGI application, or a factory of one")
+    add("--serve", default=default.serve, metavar="MODULE:ATTR", help="async def serve(engine, shard), for no HTTP")
     add("--host", default=default.host, help="name, address, or unix:PATH to listen on (default %(default)s)")
     add("--port", type=int, default=default.port, help="port to listen on, 0 for any (default %(default)s)")
     add("--accept", default=default.accept.value, choices=accepts, help="who accepts connections (default %(default)s)")

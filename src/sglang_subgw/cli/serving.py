@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Final
 
-from ..config import Accept, GatewayConfig
+from ..config import GatewayConfig
 from ..errors import ConfigError, EngineDied
 from ..gateway import Engine, Gateway, listener
 from .banner import banner
@@ -33,7 +33,7 @@ def run_gateway(config: GatewayConfig, signals: Signals, open_engine: OpenEngine
             try:
                 choice = settle(config)
                 # First, so that a taken port is known before the engine's half minute, not after it.
-                sockets = listener.bind(config.host, config.port, shared=config.accept is Accept.REUSEPORT)
+                sockets = listener.bind_for(config)
                 stack.callback(listener.close, sockets)
                 with Progress() as progress:
                     engine = stack.enter_context(open_engine(progress.phase))

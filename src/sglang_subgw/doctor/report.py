@@ -94,13 +94,14 @@ def _mode(config: GatewayConfig) -> tuple[probe.Report | None, dict[str, Any]]:
     report = choice.report if choice is not None else None
     if report is None:
         # What was asked for needs no probe, or can't be: the modules are told all the same.
-        report = probe.probe(config.app, config.images, isolated=not free_threaded_build())
+        report = probe.probe(config.app, config.images, serve=config.serve, isolated=not free_threaded_build())
     return report, {
         "asked": str(config.mode),
         "picked": str(choice.mode) if choice is not None else None,
         "reason": choice.reason if choice is not None else "",
         "warning": choice.warning if choice is not None else "",
         "app": config.app,
+        "serve": config.serve,
         "images": config.images,
         "probe_seconds": round(report.seconds, 3),
         "problem": problem,

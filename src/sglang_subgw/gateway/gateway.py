@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, Protocol, Self
 
-from ..config import MAX_SHARDS, Accept, GatewayConfig, Mode
+from ..config import MAX_SHARDS, GatewayConfig, Mode
 from ..contract import EngineContract, Segment, ShardState, Word, sweep_stale
 from ..engine.fence import RouterFence
 from ..engine.seats import Seat, SeatSweeper
@@ -89,9 +89,7 @@ class Gateway:
 
     def _start(self) -> Supervisor:
         if self._sockets is None:
-            self._sockets = listener.bind(
-                self.config.host, self.config.port, shared=self.config.accept is Accept.REUSEPORT
-            )
+            self._sockets = listener.bind_for(self.config)
         self.urls = [listener.url(sock, self.config.host) for sock in self._sockets]
         gateway_id = secrets.token_hex(6)
         self._seat = Seat.claim(self.engine.contract, gateway_id)
@@ -112,8 +110,9 @@ class Gateway:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the first listening TCP socket."""
-        assert self._sockets
+        """Host and port of the first listening TCP socket; raises ConfigError where a `serve` function listens."""
+        if not self._sockets:
+            raise ConfigError("This gateway has no address.", hint="Its shards serve by functions of their own.")
         host, port = self._sockets[0].getsockname()[:2]
         return host, port
 

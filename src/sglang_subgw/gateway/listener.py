@@ -7,9 +7,15 @@ import socket
 import stat
 from pathlib import Path
 
+from ..config import Accept, GatewayConfig
 from ..errors import ConfigError
 
 _UNIX_PREFIX = "unix:"
+
+
+def bind_for(config: GatewayConfig) -> list[socket.socket]:
+    """Bind what the configuration says: nothing for a `serve` function, which opens what it serves by itself."""
+    return [] if config.serve else bind(config.host, config.port, shared=config.accept is Accept.REUSEPORT)
 
 
 def bind(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:

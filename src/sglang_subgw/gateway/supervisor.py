@@ -219,6 +219,8 @@ class Supervisor(threading.Thread):
         for shard in self.shards:
             if shard.late(now):
                 reason = f"it was not ready within {self._config.start_timeout_seconds:g} s"
+                if self._config.serve:
+                    reason += ", which a serve function is once it awaits engine.until_draining()"
                 if not shard.kill(reason) or not self.ready.is_set():
                     self._begin_failure(f"Shard {shard.index} failed: {reason}.")
                 elif not (shard.leaving or shard.proven):

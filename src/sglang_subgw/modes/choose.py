@@ -49,7 +49,7 @@ def choose(config: GatewayConfig) -> Choice:
         case Mode.THREAD:
             return _thread(config)
         case _:
-            return Choice(Mode.PROCESS, "it was asked for", _plain(config) if config.app else None)
+            return Choice(Mode.PROCESS, "it was asked for", _plain(config) if config.user_code else None)
 
 
 def _auto(config: GatewayConfig) -> Choice:
@@ -62,7 +62,7 @@ def _auto(config: GatewayConfig) -> Choice:
     try:
         report = _isolated(config)
     except ModeUnavailable as exc:
-        return Choice(Mode.PROCESS, str(exc), _plain(config) if config.app else None, warning=str(exc))
+        return Choice(Mode.PROCESS, str(exc), _plain(config) if config.user_code else None, warning=str(exc))
     if not (reason := _obstacle(report)):
         count = sum(module.status is Status.IMAGE for module in report.modules)
         reason = f"every extension module loads in an interpreter of its own, {count} packages as images."
@@ -77,7 +77,7 @@ def _subinterp(config: GatewayConfig) -> Choice:
     # Without the module there is no mode; its error says why, or what to install.
     from . import interpreters  # noqa: F401
 
-    if not config.app and config.images == _CURATED_IMAGES:
+    if not config.user_code and config.images == _CURATED_IMAGES:
         # Every release is tested with just this set.
         return Choice(Mode.SUBINTERP, "it was asked for")
     report = _isolated(config)
@@ -96,7 +96,7 @@ def _subinterp(config: GatewayConfig) -> Choice:
 
 
 def _thread(config: GatewayConfig) -> Choice:
-    report = _plain(config) if config.app else None
+    report = _plain(config) if config.user_code else None
     if not free_threaded_build():
         return Choice(
             Mode.THREAD,
@@ -126,15 +126,19 @@ def _obstacle(report: Report) -> str:
 def _isolated(config: GatewayConfig) -> Report:
     from . import interpreters  # noqa: F401
 
-    return _checked(probe(config.app, config.images, isolated=True, timeout=config.start_timeout_seconds))
+    return _checked(_probed(config, isolated=True))
 
 
 def _plain(config: GatewayConfig) -> Report:
-    report = _checked(probe(config.app, config.images, isolated=False, timeout=config.start_timeout_seconds))
+    report = _checked(_probed(config, isolated=False))
     if report.failure:
-        what = f"--app {config.app!r} can't be imported" if config.app else "A shard's own modules can't be imported"
-        raise ConfigError(f"{what}: {report.failure}")
+        raise ConfigError(f"{config.user_code or "A shard's own modules"} can't be imported: {report.failure}")
     return report
+
+
+def _probed(config: GatewayConfig, *, isolated: bool) -> Report:
+    timeout = config.start_timeout_seconds
+    return probe(config.app, config.images, serve=config.serve, isolated=isolated, timeout=timeout)
 
 
 def _checked(report: Report) -> Report:

@@ -73,7 +73,7 @@ class Report:
         return tuple(m for m in self.modules if m.status in (Status.REFUSED, Status.FALLBACK, Status.CRASHED))
 
 
-def probe(app: str, image_words: str, *, isolated: bool, timeout: float = 60.0) -> Report:
+def probe(app: str, image_words: str, *, isolated: bool, serve: str = "", timeout: float = 60.0) -> Report:
     """Import it all, in interpreters (`isolated`) or plainly, in a scratch process that may crash or hang."""
     started = time.monotonic()
     packages = images.select(image_words)
@@ -87,6 +87,7 @@ def probe(app: str, image_words: str, *, isolated: bool, timeout: float = 60.0) 
                 "copies_dir": scratch,
                 "isolated": isolated,
                 "packages": packages,
+                "serve": serve,
                 "timeout": timeout,
                 "trail": trail_file.fileno(),
             }

@@ -30,13 +30,13 @@ def follow(spec_json: str) -> None:
         images.install(spec["packages"], spec["copies_dir"])
     trail.follow_imports()
     try:
-        _import_all(trail, spec["app"])
+        _import_all(trail, spec["app"], spec["serve"])
     finally:
         if spec["isolated"]:
             images.release()
 
 
-def _import_all(trail: Trail, app: str) -> None:
+def _import_all(trail: Trail, app: str, serve: str) -> None:
     from ..errors import ConfigError
 
     try:
@@ -47,11 +47,11 @@ def _import_all(trail: Trail, app: str) -> None:
                 importlib.import_module(name)
             except ImportError as exc:
                 trail("missing", name, str(exc))
-        if app:
+        if app or serve:
             trail("stage", "app")
-            from ..shard.application import find
+            from ..shard.application import preload
 
-            find(app)
+            preload(app, serve)
     except ConfigError as exc:
         trail("config_error", detail=str(exc))
     except BaseException as exc:
@@ -66,7 +66,7 @@ def _in_interpreters(spec: dict[str, Any]) -> None:
     trail = Trail(spec["trail"])
     opened = []
     # What a shard has by itself is known to stand that.
-    for _ in range(2 if spec["app"] else 1):
+    for _ in range(2 if spec["app"] or spec["serve"] else 1):
         opened.append(interpreters.create())
         opened[-1].exec(_BOOTSTRAP.format(path=list(sys.path), spec=json.dumps(spec)))
     trail("stage", "close")

@@ -29,5 +29,4 @@ class ThreadHost(InProcessHost):
         """Import all that the shard will."""
         from ..shard import application, entry  # noqa: F401
 
-        if self._spec.config.app:
-            application.find(self._spec.config.app)
+        application.preload(self._spec.config.app, self._spec.config.serve)

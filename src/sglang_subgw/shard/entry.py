@@ -17,13 +17,13 @@ from typing import Any
 from ..channel import Channel, ChannelClosedError, DescriptorLostError
 from ..contract import Segment, ShardState, Word
 from ..errors import EngineUnavailable, ShardFailed, SubgwError
-from ..http.app import create_app
 from ..seldom import Seldom
-from . import application
+from .coroutine_server import CoroutineServer
 from .engine import ShardEngine
 from .info import ShardInfo
 from .runtime import configure_logging, loop_factory
 from .server import ShardServer
+from .serving import make_server
 from .spec import ShardSpec
 from .vital import Vital
 from .worker import TokenizerWorker
@@ -66,7 +66,7 @@ class _Shard:
         self._told_failed = False
         self._lost = Seldom(log)
         self._drain_task: asyncio.Task[None] | None = None
-        self._server: ShardServer | None = None
+        self._server: ShardServer | CoroutineServer | None = None
         self._handlers: dict[str, Callable[..., None]] = {
             "connection": self._on_connection,
             "listen": self._on_listen,
@@ -96,6 +96,7 @@ class _Shard:
             self._engine.broadcast_abort = self._broadcast_abort
             info = ShardInfo(
                 engine_id=contract.engine_id,
+                gateway_id=contract.gateway_id,
                 index=spec.index,
                 count=spec.config.shards,
                 generation=spec.generation,
@@ -104,12 +105,8 @@ class _Shard:
             )
             try:
                 await worker.start(lambda exc: vital.fail("connection to the engine", exc))
-                if spec.config.app:
-                    app = await application.load(spec.config.app, self._engine, info, spec.config)
-                else:
-                    app = create_app(self._engine, info, spec.config)
-                server = ShardServer(app, spec.config, slot)
-                serving = self._serving = vital.task("server", server.serve(sockets=[]))
+                server = await make_server(self._engine, info, spec.config, slot)
+                serving = self._serving = vital.task("server", server.serve())
                 try:
                     await self._first_answer()
                     await server.wait_started(serving)
@@ -137,7 +134,7 @@ class _Shard:
         if not await self._engine.health_generate(timeout):
             raise EngineUnavailable(f"The engine did not answer the shard's first request within {timeout:g} s.")
 
-    def _announce(self, server: ShardServer) -> None:
+    def _announce(self, server: ShardServer | CoroutineServer) -> None:
         """Ready means: registered, receiving, one request answered by the engine, the server up."""
         if self._spec.isolated:
             # What start-up made lives as long as the shard: no collection needs to look at it, then or later.
@@ -166,7 +163,7 @@ class _Shard:
         self._engine.fail_all(EngineUnavailable(f"This part of the server failed: {_reason(exc)}."), for_good=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GIVE_UP_SECONDS):
-                await self._server.retire(self._give_away)
+                await self._server.retire(self._give_away, _GIVE_UP_SECONDS)
                 await asyncio.wait([self._serving])
 
     def _on_stray_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -196,7 +193,7 @@ class _Shard:
     def _on_connection(self, fd: int, idle: bool) -> None:
         sock = socket.socket(fileno=fd)
         sock.setblocking(False)
-        assert self._server is not None  # the gateway hands over to ready shards only
+        assert isinstance(self._server, ShardServer)  # only a ready one is handed connections
         self._server.adopt(sock, idle=idle)
 
     def _on_lost(self, exc: DescriptorLostError) -> None:
@@ -207,11 +204,11 @@ class _Shard:
         self._lost.error("Shard %d lost a connection: %s.", self._spec.index, exc)
 
     def _on_listen(self, fd: int) -> None:
-        assert self._server is not None
+        assert isinstance(self._server, ShardServer)
         self._server.listen(socket.socket(fileno=fd), self._spec.config.backlog)
 
     def _on_share(self, limit: int) -> None:
-        if self._drain_task is None and self._server is not None:
+        if self._drain_task is None and isinstance(self._server, ShardServer):
             self._server.share(self._give_away, limit)
 
     def _on_drain(self, timeout: float) -> None:
@@ -224,7 +221,7 @@ class _Shard:
                 self._vital.cancel(self._drain_task)
             self._drain_task = self._vital.task("drain", self._drain(self._server, timeout))
 
-    async def _drain(self, server: ShardServer, timeout: float) -> None:
+    async def _drain(self, server: ShardServer | CoroutineServer, timeout: float) -> None:
         self._slot.set(Word.STATE, ShardState.DRAINING)
         self._engine.end.begun.set()
         await server.drain(timeout)
@@ -234,11 +231,11 @@ class _Shard:
         if self._drain_task is None and self._server is not None:
             self._drain_task = self._vital.task("drain", self._retire(self._server, timeout))
 
-    async def _retire(self, server: ShardServer, timeout: float) -> None:
+    async def _retire(self, server: ShardServer | CoroutineServer, timeout: float) -> None:
         self._slot.set(Word.STATE, ShardState.DRAINING)
         async with asyncio.TaskGroup() as group:
             late = group.create_task(self._time_is_up(timeout, "This part of the server ends"))
-            await server.retire(self._give_away)
+            await server.retire(self._give_away, timeout)
             late.cancel()
 
     async def _time_is_up(self, timeout: float, why: str) -> None:

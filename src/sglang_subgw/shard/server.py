@@ -16,6 +16,8 @@ from ..contract import Slot, Word
 from .connection import Connections
 
 _NOWHERE = logging.Logger("nowhere", logging.CRITICAL + 1)
+_LAST_WORDS_SECONDS = 1.0
+"""For the answers of requests that were just ended."""
 
 
 class ShardServer(uvicorn.Server):
@@ -58,9 +60,9 @@ class ShardServer(uvicorn.Server):
         self._connections.move_on(give_away, limit)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """uvicorn's, but a start-up that the application itself gave up is an error and not the process's exit."""
+        """uvicorn's, but it listens nowhere, and a start-up that the application itself gave up is an error."""
         try:
-            await super().startup(sockets)
+            await super().startup(sockets or [])
         except SystemExit:
             raise RuntimeError("The application's own start-up failed; the log says why.") from None
 
@@ -78,12 +80,14 @@ class ShardServer(uvicorn.Server):
         if lifespan is not None:
             lifespan.logger = _NOWHERE
 
-    async def retire(self, give_away: Callable[[int], bool]) -> None:
-        """Give every connection away once it is between two requests, then end `serve`."""
+    async def retire(self, give_away: Callable[[int], bool], timeout: float) -> None:
+        """Give every connection away once it is between two requests, then end `serve`; after `timeout` in any case."""
         self._stop_accepting()
         self._connections.move_on(give_away)
-        while self._adopting or self.server_state.connections:
+        deadline = asyncio.get_running_loop().time() + timeout + _LAST_WORDS_SECONDS
+        while (self._adopting or self.server_state.connections) and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
+        self.config.timeout_graceful_shutdown = 1
         self.should_exit = True
 
     async def drain(self, timeout: float) -> None:

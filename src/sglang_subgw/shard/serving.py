@@ -1,0 +1,50 @@
+"""What serves in a shard: the gateway's own routes, the user's ASGI application, or the user's coroutine function."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from ..config import GatewayConfig
+from ..contract import Slot
+from ..errors import ConfigError
+from ..http.app import create_app
+from .application import find_app, find_serve
+from .coroutine_server import CoroutineServer
+from .engine import ShardEngine
+from .info import ShardInfo
+from .server import ShardServer
+
+
+async def make_server(
+    engine: ShardEngine, info: ShardInfo, config: GatewayConfig, slot: Slot
+) -> ShardServer | CoroutineServer:
+    """The server of the shard; raises ConfigError for a name that leads to nothing that can serve."""
+    if config.serve:
+        return CoroutineServer(find_serve(config.serve), config.serve, engine, info)
+    app = await _load(config.app, engine, info, config) if config.app else create_app(engine, info, config)
+    return ShardServer(app, config, slot)
+
+
+async def _load(name: str, engine: ShardEngine, info: ShardInfo, config: GatewayConfig) -> Any:
+    """The user's ASGI application, made if `name` is a factory; its scope's state has the engine and the shard."""
+    app, count = find_app(name)
+    if count:
+        app = app(*(engine, info, config)[:count])
+        if inspect.isawaitable(app):
+            app = await app
+        if not callable(app):
+            raise ConfigError(f"--app {name!r} made an object of type {type(app).__name__}, not an ASGI application.")
+    return _with_state(app, engine, info)
+
+
+def _with_state(app: Any, engine: ShardEngine, info: ShardInfo) -> Any:
+    state = {"engine": engine, "shard": info}
+
+    @functools.wraps(app, updated=())
+    async def with_state(scope: Any, receive: Any, send: Any) -> None:
+        scope.setdefault("state", {}).update(state)
+        await app(scope, receive, send)
+
+    return with_state
