@@ -221,7 +221,9 @@ class FakeEngine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-INFO = ShardInfo(engine_id="0123456789ab", index=2, count=4, generation=1, mode="subinterp", pid=1)
+INFO = ShardInfo(
+    engine_id="0123456789ab", gateway_id="ba9876543210", index=2, count=4, generation=1, mode="subinterp", pid=1
+)
 
 
 def app_of(engine: FakeEngine, **config: Any) -> Any:
