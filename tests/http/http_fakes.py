@@ -15,6 +15,7 @@ from sglang_subgw.config import GatewayConfig
 from sglang_subgw.contract import EngineContract, FeatureFacts, ModelFacts, WireFacts
 from sglang_subgw.errors import RequestError, RequestRejected
 from sglang_subgw.http.app import create_app
+from sglang_subgw.shard.api.answers import FlushCacheReqOutput
 from sglang_subgw.shard.call import Call
 from sglang_subgw.shard.info import ShardInfo
 from sglang_subgw.shard.logprobs import Logprobs
@@ -150,7 +151,7 @@ class FakeEngine:
         self.refusal: RequestError | None = None
         self.healthy = True
         self.flushed: list[float] = []
-        self.flush_answer: dict[str, Any] = {"success": True, "message": ""}
+        self.flush_answer = FlushCacheReqOutput(success=True)
         self.submitted = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._counter = itertools.count(1)
@@ -201,11 +202,11 @@ class FakeEngine:
         self.abort_calls.append((rid, abort_all))
         return True
 
-    async def flush_cache(self, timeout_s: float = 0.0) -> dict[str, Any]:
+    async def async_flush_cache(self, timeout_s: float | None = None) -> FlushCacheReqOutput:
         self.flushed.append(timeout_s)
         return self.flush_answer
 
-    async def get_internal_state(self) -> list[dict[str, Any]]:
+    async def async_get_internal_state(self) -> list[dict[str, Any]]:
         return [{"last_gen_throughput": 1.0}]
 
     async def health_generate(self, timeout: float) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from http_fakes import FakeEngine, ask, client_of, contract
 
 from sglang_subgw.errors import EngineUnavailable
+from sglang_subgw.shard.api.answers import FlushCacheReqOutput
 
 
 def get(path: str, **options: Any) -> httpx.Response:
@@ -62,7 +63,7 @@ def test_server_info_is_there_when_the_engine_does_not_answer() -> None:
     async def gone() -> list[dict[str, Any]]:
         raise EngineUnavailable("no answer")
 
-    info = with_engine("GET", "/server_info", get_internal_state=gone).json()
+    info = with_engine("GET", "/server_info", async_get_internal_state=gone).json()
     assert info["internal_states"] == []
 
 
@@ -102,7 +103,7 @@ def test_flush_cache() -> None:
     assert ask("/flush_cache?timeout=1.5").status_code == 200
     assert get("/flush_cache?timeout=-1").status_code == 400
     assert get("/flush_cache?timeout=soon").status_code == 400
-    failed = with_engine("POST", "/flush_cache", flush_answer={"success": False, "message": "busy"})
+    failed = with_engine("POST", "/flush_cache", flush_answer=FlushCacheReqOutput(success=False, message="busy"))
     assert (failed.status_code, failed.text) == (400, "busy")
 
 

@@ -169,7 +169,6 @@ def test_ids_out_of_the_vocabulary_are_refused(bad: int) -> None:
         ({"return_hidden_states": True}, {}, "The server is not configured to return hidden states."),
         ({"custom_logit_processor": "x"}, {}, "The server is not configured to enable custom logit processor."),
         ({"lora_path": "x"}, {}, "LoRA is not enabled"),
-        ({"lora_path": "x"}, {"enable_lora": True}, "lora_path: LoRA adapters are not implemented"),
         ({"routed_dp_rank": 1}, {}, "routed_dp_rank=1 out of range [0, 1)"),
         ({"data_parallel_rank": -1}, {"num_dp_ranks": 2}, "routed_dp_rank=-1 out of range [0, 2)"),
         ({"priority": 2**63}, {}, "priority must be a signed 64-bit integer"),

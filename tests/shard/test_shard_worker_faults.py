@@ -31,13 +31,13 @@ def test_a_pause_holds_new_requests_on_every_shard(tmp_path: Path, codec: str) -
     async def run(simulated: SimulatedEngine) -> None:
         async with shard_of(simulated) as first, shard_of(simulated, index=1) as second, asyncio.timeout(10):
             assert await second.engine.health_generate(5)
-            first.worker._send("PauseGenerationReqInput", {"mode": "in_place"})
-            while not (first.worker.paused and second.worker.paused):
+            first.worker.send("PauseGenerationReqInput", {"mode": "in_place"})
+            while not (first.worker.gate.paused and second.worker.gate.paused):
                 await asyncio.sleep(0.001)
             tasks = [asyncio.create_task(shard.engine.submit(ids_request())) for shard in (first, second)]
             await asyncio.sleep(0.02)
             assert [task.done() for task in tasks] == [False, False]
-            second.worker._send("ContinueGenerationReqInput", {})
+            second.worker.send("ContinueGenerationReqInput", {})
             for task in tasks:
                 async with await task as call:
                     await call.wait()
@@ -144,10 +144,10 @@ def test_health_is_any_sign_of_life(tmp_path: Path) -> None:
 
 def test_control_answers(tmp_path: Path, codec: str) -> None:
     async def scenario(shard: Shard) -> None:
-        flushes = await asyncio.gather(*(shard.engine.flush_cache() for _ in range(3)))
-        assert [flush["success"] for flush in flushes] == [True] * 3
-        [state] = await shard.engine.get_internal_state()
-        assert state["num_running_reqs"] == 0
+        flushes = await asyncio.gather(*(shard.engine.async_flush_cache() for _ in range(3)))
+        assert [flush.success for flush in flushes] == [True] * 3
+        [state] = await shard.engine.async_get_internal_state()
+        assert state["model_path"] == "simulated-model"
         assert shard.engine.shards()[0]["active"] == 0
 
     with_shard(tmp_path, scenario, codec=codec)

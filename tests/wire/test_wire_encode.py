@@ -70,7 +70,7 @@ BAD = [
     {"priority": "high"},
     {"mm_inputs": object()},
     {"return_hidden_states": "first"},
-    {"lora_id": "a"},
+    {"lora_id": 1},
     {"no_such_field": 1},
     {"sampling_params": {}},
     {"sampling_params": Struct("SessionParams", {})},

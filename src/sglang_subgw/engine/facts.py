@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ..contract import EngineContract, FeatureFacts, ModelFacts, WireFacts
 from ..errors import EngineStartError
+from ..shard.coordination import SOCKET_NAME as COORDINATOR
 from ..storage import writing
 from .schema import read_modules, read_schema
 from .tokenization import SOCKET_NAME
@@ -35,6 +36,7 @@ def contract_from_engine(engine: Any, runtime_dir: Path, *, engine_id: str) -> E
         wire=WireFacts(
             worker_endpoint=engine.port_args.tokenizer_worker_ipc_name,
             runtime_dir=str(runtime_dir),
+            coordinator=str(runtime_dir / COORDINATOR),
             codec="pickle" if io_struct._USE_PICKLE_IPC else "msgpack",
             schema=read_schema(),
             modules=read_modules(),
@@ -138,6 +140,8 @@ def _features(engine: Any, args: Mapping[str, Any]) -> FeatureFacts:
         disaggregation_mode=args.get("disaggregation_mode") or "null",
         disaggregation_transfer_backend=args.get("disaggregation_transfer_backend") or "",
         enable_lora=on("enable_lora"),
+        max_loaded_loras=args.get("max_loaded_loras"),
+        enable_streaming_session=on("enable_streaming_session"),
         enable_custom_logit_processor=on("enable_custom_logit_processor"),
         enable_return_hidden_states=on("enable_return_hidden_states"),
         enable_priority_scheduling=manager.enable_priority_scheduling,

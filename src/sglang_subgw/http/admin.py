@@ -81,7 +81,7 @@ class Admin:
     async def server_info(self, exchange: Exchange) -> None:
         """SGLang's server arguments and scheduler state, and this gateway's shards."""
         try:
-            internal_states = await self._engine.get_internal_state()
+            internal_states = await self._engine.async_get_internal_state()
         except EngineUnavailable:
             # The rest is known without the engine, and wanted most when it doesn't answer.
             internal_states = []
@@ -122,11 +122,11 @@ class Admin:
             timeout = math.nan
         if not 0.0 <= timeout < math.inf:
             raise RequestRejected(f"'timeout' must be a number from 0 up, not {given!r}.", param="timeout")
-        answer = await self._engine.flush_cache(timeout)
-        if answer["success"]:
+        answer = await self._engine.async_flush_cache(timeout)
+        if answer.success:
             await exchange.text(_FLUSHED)
         else:
-            await exchange.text(answer["message"] or "Flush cache failed.\n", 400)
+            await exchange.text(answer.message or "Flush cache failed.\n", 400)
 
 
 def error_body(error: RequestError) -> dict[str, Any]:

@@ -25,9 +25,11 @@ class Ready:
     fields: dict[str, Any]
     """The message's fields but for rid and sampling_params."""
 
-    def message(self, rid: str, *, warm_up: bool = False) -> dict[str, Any]:
+    def message(self, rid: str, *, lora_id: str | None = None, warm_up: bool = False) -> dict[str, Any]:
         """The fields of one copy; a warm-up only fills the prefix cache."""
         fields = {**self.fields, "rid": rid}
+        if lora_id is not None:
+            fields["lora_id"] = lora_id
         if warm_up:
             fields["sampling_params"] = Struct("SamplingParams", {**self.sampling, "max_new_tokens": 0})
             fields["stream"] = False
@@ -43,6 +45,8 @@ class Builder:
         self._features = contract.features
         self._endpoint = endpoint
         self._fake_rooms = 0
+        # SGLang 0.5.23 and later want the name as well, for KV events.
+        self._named_adapters = any(name == "lora_name" for name, _ in contract.wire.schema.get(KIND, ()))
 
     def build(self, request: GenerateRequest, prompt: Prompt, ids: array[int], sampling: dict[str, Any]) -> Ready:
         """The message of one prompt."""
@@ -66,6 +70,7 @@ class Builder:
             "return_indexer_topk": request.return_indexer_topk or None,
             "session_id": request.session_id,
             "session_params": _session(request.session_params),
+            "lora_name": prompt.lora_path if self._named_adapters else None,
             "custom_logit_processor": prompt.custom_logit_processor or None,
             "bootstrap_host": prompt.bootstrap_host,
             "bootstrap_port": prompt.bootstrap_port,

@@ -32,15 +32,11 @@ def check_request(request: GenerateRequest, contract: EngineContract) -> None:
         if type(getattr(request, name)) is not bool:
             raise RequestRejected(f"{name} must be a boolean.", param=name)
     adapters = request.lora_path if isinstance(request.lora_path, list) else [request.lora_path]
-    if adapter := next(filter(None, adapters), None):
-        if not features.enable_lora:
-            raise RequestRejected(
-                f"LoRA is not enabled, so there is no adapter {adapter!r}: "
-                "start the engine with --enable-lora to use lora_path.",
-                param="lora_path",
-            )
+    if not features.enable_lora and (adapter := next(filter(None, adapters), None)):
         raise RequestRejected(
-            f"lora_path: LoRA adapters are not implemented in shards, {adapter!r} neither.", param="lora_path"
+            f"LoRA is not enabled, so there is no adapter {adapter!r}: "
+            "start the engine with --enable-lora to use lora_path.",
+            param="lora_path",
         )
     if features.skip_tokenizer_init and (request.return_routed_experts or request.return_indexer_topk):
         name = "return_routed_experts" if request.return_routed_experts else "return_indexer_topk"

@@ -20,8 +20,13 @@ class Control:
         self._late: dict[str, int] = {}
         self._failure: RequestError | None = None
 
-    async def ask(self, kind: str, fields: dict[str, Any], answer_kind: str, timeout: float) -> list[dict[str, Any]]:
-        """The answers' fields; raises EngineUnavailable when they don't all arrive within `timeout` seconds."""
+    async def ask(
+        self, kind: str, fields: dict[str, Any], answer_kind: str, timeout: float | None
+    ) -> list[dict[str, Any]]:
+        """The answers' fields; raises EngineUnavailable when they don't all arrive within `timeout` seconds.
+
+        None waits for as long as the engine lives.
+        """
         async with self._locks.setdefault(answer_kind, asyncio.Lock()):
             if self._failure is not None:
                 raise self._failure
@@ -31,7 +36,7 @@ class Control:
                 async with asyncio.timeout(timeout):
                     return await answers.done
             except TimeoutError:
-                raise EngineUnavailable(f"The engine did not answer {kind} within {timeout:g} s.") from None
+                raise EngineUnavailable(f"The engine did not answer {kind} within {timeout or 0:g} s.") from None
             finally:
                 del self._waiting[answer_kind]
                 # Answers to a question that was given up must not count for the next one.

@@ -29,6 +29,8 @@ class Prompt:
     top_logprobs_num: int
     token_ids_logprob: list[int] | None
     return_hidden_states: bool | str
+    lora_path: str | None
+    """The adapter's name."""
     custom_logit_processor: str | None
     bootstrap_host: str | None
     bootstrap_port: int | None
@@ -86,6 +88,7 @@ def expand(request: GenerateRequest) -> Plan:
         "top_logprobs_num": split("top_logprobs_num", _is_int, "an integer", 0, lists=False),
         "token_ids_logprob": _split_token_ids(request.token_ids_logprob, count, is_batch=is_batch, samples=samples),
         "return_hidden_states": split("return_hidden_states", _is_hidden, "a boolean or the string literal 'last'"),
+        "lora_path": [name or None for name in split("lora_path", _is_text, "a string")],
         "custom_logit_processor": split("custom_logit_processor", _is_text, "a string", lists=False),
         "bootstrap_host": split("bootstrap_host", _is_text, "a string"),
         "bootstrap_port": split("bootstrap_port", _is_int, "an integer"),

@@ -23,11 +23,12 @@ _OPTIONAL: Final = ("weight_versions", "cached_tokens_details", *_MEDIA, *_STATE
 _PRESENT: Final = "sglang_subgw.present"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class AnswerFacts:
     """What every answer of an engine needs besides its own messages."""
 
     weight_version: str = "default"
+    """That of the weights which the engine has now: it changes with them."""
     enable_metrics: bool = False
     speculative: bool = False
     draft_tokens: int = 0

@@ -10,6 +10,7 @@ from ..contract import EngineContract
 from ..errors import RequestRejected
 from ..wire.codec import Codec
 from ..wire.message import Struct
+from .adapters import Adapters
 from .build import KIND, Builder, Ready
 from .call import Call
 from .checks import check_prompt
@@ -37,6 +38,7 @@ class Outbound:
         tokenizer: ShardTokenizer,
         table: Table,
         codec: Codec,
+        adapters: Adapters,
         *,
         rids: Rids,
         endpoint: str,
@@ -50,6 +52,8 @@ class Outbound:
         self._rids = rids
         self._builder = Builder(contract, endpoint)
         self._facts = AnswerFacts.of(contract)
+        self._adapters = adapters
+        table.on_removed = self._on_removed
         self._send = send
         self._abort = abort
         # With several data-parallel ranks SGLang's controller would send a whole batch to one of them.
@@ -63,6 +67,15 @@ class Outbound:
             self._builder.build(request, prompt, check_prompt(prompt, tokens, params, self._contract), params)
             for prompt, tokens, params in zip(plan.prompts, ids, sampling, strict=True)
         ]
+
+    def set_weight_version(self, version: str | None) -> None:
+        """What answers name from now on."""
+        if version is not None:
+            self._facts.weight_version = version
+
+    def _on_removed(self, sample: Sample) -> None:
+        if sample.lora_id is not None:
+            self._adapters.release(sample.lora_id)
 
     async def warm_up(self, request: GenerateRequest, item: Ready, claimed: Names) -> None:
         """Let the engine read a prompt once before its samples: SGLang does, and `cached_tokens` shows it."""
@@ -117,6 +130,10 @@ class Outbound:
     ) -> Sample:
         prompt = item.prompt
         rid = self._rids.next()
+        lora_id = None
+        if prompt.lora_path is not None:
+            # Looked up only now, and in use from now on: until here it may have been unloaded.
+            lora_id = self._adapters.find(prompt.lora_path).lora_id
         logprobs = None
         if prompt.return_logprob and not warm_up:
             in_text = request.return_text_in_logprobs and self._tokenizer.loaded
@@ -135,17 +152,21 @@ class Outbound:
             prompt_token_ids=item.ids.tolist() if request.return_prompt_token_ids else None,
             created_at=created_at,
             warm_up=warm_up,
+            lora_id=lora_id,
         )
 
     def _transmit(self, pairs: list[tuple[Sample, Ready]]) -> None:
         """Everything is encoded before anything is sent: a request goes out whole or not at all."""
-        messages = [item.message(sample.rid, warm_up=sample.warm_up) for sample, item in pairs]
+        messages = [item.message(sample.rid, lora_id=sample.lora_id, warm_up=sample.warm_up) for sample, item in pairs]
         if len(messages) > 1 and self._batches:
             frames = [self._codec.encode(_BATCH, {"batch": [Struct(KIND, fields) for fields in messages]})]
         else:
             frames = [self._codec.encode(KIND, fields) for fields in messages]
         for frame in frames:
             self._send(frame)
+        for sample, _ in pairs:
+            if sample.lora_id is not None:
+                self._adapters.acquire(sample.lora_id)
         sent_at = time.perf_counter()
         for sample, _ in pairs:
             sample.sent_at = sent_at

@@ -43,6 +43,7 @@ class Sample:
         "first_at",
         "index",
         "logprobs",
+        "lora_id",
         "on_news",
         "output_ids",
         "prompt_token_ids",
@@ -66,6 +67,7 @@ class Sample:
         prompt_token_ids: list[int] | None = None,
         created_at: float | None = None,
         warm_up: bool = False,
+        lora_id: str | None = None,
     ) -> None:
         self.rid = rid
         self.public_id = public_id
@@ -85,6 +87,8 @@ class Sample:
         self.finished_at = 0.0
         self.warm_up = warm_up
         """A prefix-cache copy that SGLang sends before parallel samples; nobody sees its answer."""
+        self.lora_id = lora_id
+        """The adapter that it uses until its end."""
         self.abort_sent = False
         self.queued = False
         self.on_news: Callable[[Sample], None] | None = None

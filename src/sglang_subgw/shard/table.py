@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 
 from ..contract import Slot, Word
 from ..errors import RequestRejected
@@ -34,6 +35,9 @@ class Table:
 
     def __init__(self, slot: Slot) -> None:
         self._slot = slot
+        self.on_removed: Callable[[Sample], None] = lambda sample: None
+        """Called with each sample that has ended."""
+        self._emptied: asyncio.Event | None = None
         self._samples: dict[str, Sample] = {}
         self._named: dict[str, Names] = {}
         self._names_of: dict[str, Names] = {}
@@ -77,6 +81,10 @@ class Table:
         if self._samples.pop(sample.rid, None) is None:
             return
         self.release(self._names_of.pop(sample.rid))
+        self.on_removed(sample)
+        if self._emptied is not None and not self._samples:
+            self._emptied.set()
+            self._emptied = None
         slot = self._slot
         slot.set(Word.ACTIVE, len(self._samples))
         if sample.warm_up:
@@ -90,6 +98,12 @@ class Table:
         slot.add(Word.PROMPT_TOKENS, sample.prompt_tokens)
         slot.add(Word.COMPLETION_TOKENS, sample.completion_tokens)
         slot.add(Word.CACHED_TOKENS, sample.cached_tokens)
+
+    async def emptied(self) -> None:
+        """Until no sample runs."""
+        while self._samples:
+            self._emptied = self._emptied or asyncio.Event()
+            await self._emptied.wait()
 
     def find(self, name: str) -> list[Sample]:
         """The running samples that a client's name, or a rid of the engine's, means."""

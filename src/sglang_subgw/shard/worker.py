@@ -13,10 +13,14 @@ from ..contract import EngineContract, Slot, Word
 from ..errors import EngineRejected, EngineUnavailable, RequestError, RequestRejected, WireError
 from ..wire.codec import codec_for
 from ..wire.sockets import WorkerSocket
+from .adapters import Adapters
 from .call import Call
 from .checks import check_request
 from .control import Control
+from .coordination import Coordination
 from .expand import Plan, expand
+from .gate import Gate
+from .lora import Lora
 from .outbound import Outbound
 from .request import GenerateRequest
 from .rids import HEALTH_CHECK, Rids
@@ -39,7 +43,16 @@ class TokenizerWorker:
         """time.monotonic() of the last message from the engine, 0 before the first."""
         self.undecodable = 0
         """Frames that could not be read; each is dropped."""
-        self.control = Control(self._send, contract.features.num_dp_ranks)
+        self.control = Control(self.send, contract.features.num_dp_ranks)
+        self.coordination = Coordination(contract.wire.coordinator, Path(self.endpoint).name)
+        self.coordination.on_state = self._on_state
+        self.coordination.handlers["idle"] = self._until_idle
+        self.coordination.handlers["unused"] = self._until_unused
+        self.gate = Gate()
+        self.adapters = Adapters()
+        self.lora = Lora(self.coordination, self.control, self.adapters, contract.features)
+        self.weights: dict[str, Any] = {}
+        """The weights that the engine has now: `version`, `model_path`, `load_format`."""
         self._slot = slot
         self._codec = codec_for(contract.wire)
         self._table = Table(slot)
@@ -48,15 +61,15 @@ class TokenizerWorker:
             self.tokenizer,
             self._table,
             self._codec,
+            self.adapters,
             rids=Rids(contract.gateway_id, shard_index, generation),
             endpoint=self.endpoint,
             send=self._send_frame,
             abort=self.abort_sample,
         )
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._socket: WorkerSocket | None = None
         self._failure: RequestError | None = None
-        self._running = asyncio.Event()
-        self._running.set()
         self._listeners: set[asyncio.Future[None]] = set()
         self._news: dict[Sample, None] = {}
         """Samples with outputs of this wake-up, in the order in which these came."""
@@ -74,19 +87,22 @@ class TokenizerWorker:
         return len(self._table)
 
     @property
-    def paused(self) -> bool:
-        """The engine was told to pause: new requests wait."""
-        return not self._running.is_set()
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that it runs on, once started."""
+        assert self._loop is not None
+        return self._loop
 
     async def start(self, on_failure: Callable[[Exception], None] | None = None) -> None:
-        """Open the sockets, receive, register; raises WireError when that can't be.
+        """Open the sockets, receive, register; raises WireError or EngineUnavailable when that can't be.
 
         `on_failure` is called when nothing can be received any more.
         """
-        self._socket = WorkerSocket(self.contract.wire, self.endpoint, asyncio.get_running_loop())
+        self._loop = asyncio.get_running_loop()
+        self._socket = WorkerSocket(self.contract.wire, self.endpoint, self._loop)
         # Before registering: a pause that is broadcast at once must be heard.
         self._socket.start(self._on_frames, on_failure)
-        self._send("TokenizerWorkerRegistrationReq", {"worker_ipc_name": self.endpoint})
+        await self.coordination.start()
+        self.send("TokenizerWorkerRegistrationReq", {"worker_ipc_name": self.endpoint})
 
     def look(self) -> None:
         """See to what has arrived unnoticed; raises ZMQError when nothing can be received any more."""
@@ -102,10 +118,13 @@ class TokenizerWorker:
         claimed = self._table.claim(_names(plan))
         try:
             ready = await self._outbound.prepare(request, plan)
-            await self._running.wait()
+            await self.gate.passed()
+            if request.lora_path:
+                await self.lora.ensure({prompt.lora_path for prompt in plan.prompts if prompt.lora_path})
             if plan.samples > 1:
                 for item in ready:
                     await self._outbound.warm_up(request, item, claimed)
+                await self.gate.passed()
             self._check_open()
             return self._outbound.dispatch(request, plan, ready, claimed, created_at)
         except WireError as exc:
@@ -123,14 +142,14 @@ class TokenizerWorker:
     def abort_all(self) -> None:
         """Abort everything in the engine, of every shard."""
         self._check_open()
-        self._send("AbortReq", {"rid": "", "abort_all": True})
+        self.send("AbortReq", {"rid": "", "abort_all": True})
 
     def abort_sample(self, sample: Sample) -> None:
         """Abort one sample in the engine, once; it ends when the engine has answered."""
         if sample.abort_sent or self._table.get(sample.rid) is None or self._failure is not None:
             return
         sample.abort_sent = True
-        self._send("AbortReq", {"rid": sample.rid})
+        self.send("AbortReq", {"rid": sample.rid})
 
     async def health(self, timeout: float) -> bool:
         """Ask for one token; True when anything at all arrives within `timeout` seconds."""
@@ -154,7 +173,7 @@ class TokenizerWorker:
             self._failure = error
             self.control.fail(error)
             # What waits for the engine to go on learns that it won't.
-            self._running.set()
+            self.gate.give_up()
         for sample in self._table:
             if not for_good:
                 self.abort_sample(sample)
@@ -168,7 +187,8 @@ class TokenizerWorker:
         self.fail_all(EngineUnavailable("The server is stopping."), for_good=self._socket is None)
         self._failure = self._failure or EngineUnavailable("The server is stopping.")
         self.control.fail(self._failure)
-        self._running.set()
+        self.gate.give_up()
+        await self.coordination.close()
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -181,7 +201,8 @@ class TokenizerWorker:
         if self._socket is None:
             raise EngineUnavailable("The shard is not connected to an engine.")
 
-    def _send(self, kind: str, fields: dict[str, Any]) -> None:
+    def send(self, kind: str, fields: dict[str, Any]) -> None:
+        """Send one message that isn't a request; raises WireError for fields that the engine must not see."""
         self._send_frame(self._codec.encode(kind, {"http_worker_ipc": self.endpoint, **fields}))
 
     def _send_frame(self, frame: bytes) -> None:
@@ -249,10 +270,19 @@ class TokenizerWorker:
         self._table.remove(sample)
 
     def _on_pause(self, fields: dict[str, Any]) -> None:
-        if fields.get("is_pause"):
-            self._running.clear()
-        else:
-            self._running.set()
+        self.gate.set(paused=bool(fields.get("is_pause")))
+
+    def _on_state(self, state: dict[str, Any]) -> None:
+        self.gate.set(paused=state.get("paused"), held=state.get("held"))
+        self.adapters.replace(state.get("adapters") or ())
+        self.weights = state.get("weights") or {}
+        self._outbound.set_weight_version(self.weights.get("version"))
+
+    async def _until_idle(self, body: dict[str, Any]) -> None:
+        await self._table.emptied()
+
+    async def _until_unused(self, body: dict[str, Any]) -> None:
+        await self.adapters.unused(body["lora_id"])
 
     def _on_unknown(self, rid: str) -> None:
         if not rid.startswith(HEALTH_CHECK):

@@ -5,185 +5,108 @@ One wrong type ends the router or the scheduler for every client, so nothing els
 
 from __future__ import annotations
 
-import math
-from array import array
-from collections.abc import Callable
 from typing import Any, Final
 
 from ..contract import REQUIRED, FieldList
 from ..errors import WireError
-from .message import Struct
+from .control_fields import CONTROL
+from .values import (
+    Check,
+    is_biases,
+    is_bool,
+    is_custom,
+    is_float,
+    is_hidden,
+    is_ids,
+    is_int,
+    is_int_list,
+    is_int_set,
+    is_plain,
+    is_str,
+    is_str_list,
+    is_struct,
+    is_structs,
+    or_none,
+)
 
-type Check = Callable[[Any], bool]
-
-_INT64: Final = range(-(2**63), 2**63)
-
-
-def _bool(value: Any) -> bool:
-    return value is True or value is False
-
-
-def _int(value: Any) -> bool:
-    return type(value) is int and value in _INT64
-
-
-def _float(value: Any) -> bool:
-    return type(value) is float and math.isfinite(value)
-
-
-def _str(value: Any) -> bool:
-    if type(value) is not str:
-        return False
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return False
-    return True
-
-
-def _ids(value: Any) -> bool:
-    return isinstance(value, array) and value.typecode == "q"
-
-
-def _int_list(value: Any) -> bool:
-    return type(value) is list and all(map(_int, value))
-
-
-def _int_set(value: Any) -> bool:
-    return type(value) is set and all(map(_int, value))
-
-
-def _str_list(value: Any) -> bool:
-    return type(value) is list and all(map(_str, value))
-
-
-def _biases(value: Any) -> bool:
-    return type(value) is dict and all(map(_str, value)) and all(map(_float, value.values()))
-
-
-def _scalar(value: Any) -> bool:
-    return value is None or _bool(value) or _int(value) or _float(value) or _str(value)
-
-
-def _custom(value: Any) -> bool:
-    return (
-        type(value) is dict
-        and all(map(_str, value))
-        and all(
-            _scalar(item)
-            or (type(item) is list and all(map(_scalar, item)))
-            or (type(item) is dict and all(map(_str, item)) and all(map(_scalar, item.values())))
-            for item in value.values()
-        )
-    )
-
-
-def _hidden(value: Any) -> bool:
-    return _bool(value) or value == "last"
-
-
-def _plain(value: Any) -> bool:
-    if type(value) is list:
-        return all(map(_plain, value))
-    if type(value) is dict:
-        return all(map(_str, value)) and all(map(_plain, value.values()))
-    return _scalar(value)
-
-
-def _struct(kind: str) -> Check:
-    return lambda value: isinstance(value, Struct) and value.kind == kind
-
-
-def _structs(kind: str) -> Check:
-    check = _struct(kind)
-    return lambda value: type(value) is list and bool(value) and all(map(check, value))
-
-
-def _or_none(check: Check) -> Check:
-    return lambda value: value is None or check(value)
-
-
-_TO_ENGINE: Final[dict[str, Check]] = {"rid": _str, "http_worker_ipc": _str}
+_TO_ENGINE: Final[dict[str, Check]] = {"rid": is_str, "http_worker_ipc": is_str}
 
 SENT: Final[dict[str, dict[str, Check]]] = {
-    "TokenizerWorkerRegistrationReq": {"worker_ipc_name": _str, "http_worker_ipc": _str},
-    "AbortReq": {**_TO_ENGINE, "abort_all": _bool},
-    "BatchTokenizedGenerateReqInput": {"batch": _structs("TokenizedGenerateReqInput")},
+    "TokenizerWorkerRegistrationReq": {"worker_ipc_name": is_str, "http_worker_ipc": is_str},
+    "AbortReq": {**_TO_ENGINE, "abort_all": is_bool},
+    "BatchTokenizedGenerateReqInput": {"batch": is_structs("TokenizedGenerateReqInput")},
     "TokenizedGenerateReqInput": {
         **_TO_ENGINE,
-        "input_text": _or_none(_str),
-        "input_ids": _ids,
+        "input_text": or_none(is_str),
+        "input_ids": is_ids,
         "input_embeds": lambda value: value is None,
         "mm_inputs": lambda value: value is None,
         "token_type_ids": lambda value: value is None,
-        "sampling_params": _struct("SamplingParams"),
-        "return_logprob": _bool,
-        "logprob_start_len": _int,
-        "top_logprobs_num": _int,
-        "token_ids_logprob": _or_none(_int_list),
-        "stream": _bool,
-        "return_hidden_states": _hidden,
-        "return_routed_experts": _bool,
-        "routed_experts_start_len": _int,
-        "return_indexer_topk": _bool,
-        "session_id": _or_none(_str),
-        "session_params": _or_none(_struct("SessionParams")),
-        "custom_logit_processor": _or_none(_str),
-        "bootstrap_host": _or_none(_str),
-        "bootstrap_port": _or_none(_int),
-        "bootstrap_room": _or_none(_int),
-        "routed_dp_rank": _or_none(_int),
-        "disagg_prefill_dp_rank": _or_none(_int),
-        "routing_key": _or_none(_str),
-        "require_reasoning": _bool,
-        "priority": _or_none(_int),
-        "extra_key": _or_none(_str),
-        "cache_salt": _or_none(_str),
+        "sampling_params": is_struct("SamplingParams"),
+        "return_logprob": is_bool,
+        "logprob_start_len": is_int,
+        "top_logprobs_num": is_int,
+        "token_ids_logprob": or_none(is_int_list),
+        "stream": is_bool,
+        "return_hidden_states": is_hidden,
+        "return_routed_experts": is_bool,
+        "routed_experts_start_len": is_int,
+        "return_indexer_topk": is_bool,
+        "session_id": or_none(is_str),
+        "session_params": or_none(is_struct("SessionParams")),
+        "custom_logit_processor": or_none(is_str),
+        "bootstrap_host": or_none(is_str),
+        "bootstrap_port": or_none(is_int),
+        "bootstrap_room": or_none(is_int),
+        "routed_dp_rank": or_none(is_int),
+        "lora_id": or_none(is_str),
+        "lora_name": or_none(is_str),
+        "disagg_prefill_dp_rank": or_none(is_int),
+        "routing_key": or_none(is_str),
+        "require_reasoning": is_bool,
+        "priority": or_none(is_int),
+        "extra_key": or_none(is_str),
+        "cache_salt": or_none(is_str),
     },
     "SamplingParams": {
-        "max_new_tokens": _or_none(_int),
-        "stop_token_ids": _or_none(_int_set),
-        "temperature": _float,
-        "top_p": _float,
-        "top_k": _int,
-        "min_p": _float,
-        "frequency_penalty": _float,
-        "presence_penalty": _float,
-        "repetition_penalty": _float,
-        "min_new_tokens": _int,
-        "n": _int,
-        "json_schema": _or_none(_str),
-        "regex": _or_none(_str),
-        "ebnf": _or_none(_str),
-        "structural_tag": _or_none(_str),
-        "ignore_eos": _bool,
-        "skip_special_tokens": _bool,
-        "spaces_between_special_tokens": _bool,
-        "no_stop_trim": _bool,
-        "stream_interval": _or_none(_int),
-        "logit_bias": _or_none(_biases),
-        "sampling_seed": _or_none(_int),
-        "custom_params": _or_none(_custom),
-        "stop_strs": _str_list,
-        "stop_regex_strs": _str_list,
-        "stop_str_max_len": _int,
-        "stop_regex_max_len": _int,
+        "max_new_tokens": or_none(is_int),
+        "stop_token_ids": or_none(is_int_set),
+        "temperature": is_float,
+        "top_p": is_float,
+        "top_k": is_int,
+        "min_p": is_float,
+        "frequency_penalty": is_float,
+        "presence_penalty": is_float,
+        "repetition_penalty": is_float,
+        "min_new_tokens": is_int,
+        "n": is_int,
+        "json_schema": or_none(is_str),
+        "regex": or_none(is_str),
+        "ebnf": or_none(is_str),
+        "structural_tag": or_none(is_str),
+        "ignore_eos": is_bool,
+        "skip_special_tokens": is_bool,
+        "spaces_between_special_tokens": is_bool,
+        "no_stop_trim": is_bool,
+        "stream_interval": or_none(is_int),
+        "logit_bias": or_none(is_biases),
+        "sampling_seed": or_none(is_int),
+        "custom_params": or_none(is_custom),
+        "stop_strs": is_str_list,
+        "stop_regex_strs": is_str_list,
+        "stop_str_max_len": is_int,
+        "stop_regex_max_len": is_int,
         "is_normalized": lambda value: value is True,
     },
     "SessionParams": {
-        "id": _or_none(_str),
-        "rid": _or_none(_str),
-        "offset": _or_none(_int),
-        "replace": _or_none(_bool),
-        "drop_previous_output": _or_none(_bool),
+        "id": or_none(is_str),
+        "rid": or_none(is_str),
+        "offset": or_none(is_int),
+        "replace": or_none(is_bool),
+        "drop_previous_output": or_none(is_bool),
     },
-    "PauseGenerationReqInput": {**_TO_ENGINE, "mode": lambda value: value in ("abort", "retract", "in_place")},
-    "ContinueGenerationReqInput": {**_TO_ENGINE, "torch_empty_cache": _bool},
-    "FlushCacheReqInput": {**_TO_ENGINE, "timeout_s": _or_none(_float)},
-    "GetInternalStateReq": _TO_ENGINE,
 }
-"""By message, every field that a shard may set. Messages that aren't here may hold any plain value."""
+"""By message, every field that a shard may set."""
 
 MANDATORY: Final[dict[str, frozenset[str]]] = {
     "TokenizedGenerateReqInput": frozenset({"rid", "http_worker_ipc"}),
@@ -210,11 +133,11 @@ class Checker:
             raise WireError(f"This engine has no message {kind}.")
         if missing := self._required[kind] - fields.keys():
             raise WireError(f"{kind} lacks {', '.join(sorted(missing))}.")
-        checks = SENT.get(kind)
+        checks = SENT.get(kind) or CONTROL.get(kind)
         for name, value in fields.items():
             if name not in known:
                 raise WireError(f"{kind} has no field {name} in this engine.")
-            check = _plain if checks is None else checks.get(name)
+            check = is_plain if checks is None else checks.get(name)
             if check is None:
                 raise WireError(f"{kind}.{name} is not one that a shard sets.")
             if not check(value):

@@ -19,6 +19,13 @@ class Struct(NamedTuple):
     fields: dict[str, Any]
 
 
+class Member(NamedTuple):
+    """A member of one of SGLang's enumerations, inside a message that is sent; it lives in that message's module."""
+
+    kind: str
+    value: int
+
+
 class Opaque:
     """Stands for an object whose class a shard doesn't know and never imports; it does nothing."""
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from ..contract import REQUIRED, WireFacts
 from ..errors import WireError
 from .fields import Checker
-from .message import Message, Opaque, Struct
+from .message import Member, Message, Opaque, Struct
 from .unpickle import Reader
 
 try:
@@ -82,6 +82,8 @@ class MsgpackCodec:
             return self._row(value.kind, value.fields)
         if type(value) is list and value and isinstance(value[0], Struct):
             return [self._row(item.kind, item.fields) for item in value]
+        if isinstance(value, Member):
+            return value.value
         return value
 
     def _unwrapped(self, wrapped: Any) -> Any:

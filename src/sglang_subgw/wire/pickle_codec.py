@@ -14,7 +14,7 @@ from typing import Any, Final
 from ..contract import WireFacts
 from ..errors import WireError
 from .fields import Checker
-from .message import Message, Struct
+from .message import Member, Message, Struct
 from .unpickle import Reader
 
 _PROTO: Final = b"\x80\x03"
@@ -24,6 +24,7 @@ _ARRAY: Final = b"carray\n_array_reconstructor\n(carray\narray\nX\x01\x00\x00\x0
 )
 _MARK: Final = b"("
 _TUPLE: Final = b"t"
+_TUPLE1: Final = b"\x85"
 _TUPLE2: Final = b"\x86"
 _REDUCE: Final = b"R"
 _SETITEMS: Final = b"u"
@@ -60,7 +61,9 @@ class PickleCodec:
         plain: dict[str, Any] = {}
         nested: list[bytes] = []
         for name, value in fields.items():
-            if isinstance(value, (Struct, array)) or (type(value) is list and value and isinstance(value[0], Struct)):
+            if isinstance(value, Member):
+                nested += (_body(name), f"c{module}\n{value.kind}\n".encode(), _body(value.value), _TUPLE1, _REDUCE)
+            elif isinstance(value, (Struct, array)) or (type(value) is list and value and isinstance(value[0], Struct)):
                 nested += (_body(name), self._value(value))
             else:
                 plain[name] = value

@@ -1,0 +1,120 @@
+"""What the engine's own process does for shards: what needs torch, the schedulers' RPC socket, SGLang's own worker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from ..errors import EngineUnavailable, RequestRejected
+from .engine_loop import EngineLoop
+
+_POLL_MS: Final = 200
+
+
+class EngineCalls:
+    """The calls and streams of one sglang.Engine's coordinator."""
+
+    def __init__(self, engine: Any, loop: EngineLoop) -> None:
+        self._engine = engine
+        self._loop = loop
+        self._rpc = threading.Lock()
+        self._ended = ""
+        self.calls = {
+            "collective_rpc": self._collective_rpc,
+            "serialize_tensors": self._serialize_tensors,
+            "generate": self._generate,
+            "encode": self._encode,
+        }
+        self.streams = {"generate": self._generate_stream}
+
+    def state(self) -> dict[str, Any]:
+        """What the workers agree on at the start: the adapters that SGLang was started with."""
+        manager = self._engine.tokenizer_manager
+        registry = getattr(manager, "lora_registry", None)
+        loaded = registry.get_all_adapters().values() if registry is not None else ()
+        known = getattr(manager, "lora_ref_cache", {})
+        return {
+            "adapters": [_adapter(ref) for ref in loaded],
+            "known_adapters": {name: _adapter(ref) for name, ref in known.items()},
+        }
+
+    def end(self, reason: str) -> None:
+        """The engine is gone: what still waits for its schedulers ends with this reason."""
+        self._ended = reason
+
+    def _collective_rpc(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
+        import zmq
+        from sglang.srt.managers.io_struct import RpcReqInput, sock_recv, sock_send
+
+        request = RpcReqInput(method=arguments["method"], parameters=arguments["parameters"])
+        # One at a time: the answers carry no id. Not Engine.collective_rpc, which waits for a dead scheduler for ever.
+        with self._rpc:
+            socket = self._engine.send_to_rpc
+            sock_send(socket, request)
+            while not socket.poll(_POLL_MS, zmq.POLLIN):
+                if self._ended:
+                    raise EngineUnavailable(f"The engine did not answer collective_rpc: {self._ended}.")
+            answer = sock_recv(socket)
+        if not answer.success:
+            raise EngineUnavailable(f"collective_rpc {request.method!r} failed: {answer.message}")
+        return None, b""
+
+    def _serialize_tensors(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
+        import torch
+        from sglang.srt.utils import MultiprocessingSerializer
+
+        named, start = [], 0
+        for row in arguments["tensors"]:
+            dtype = getattr(torch, row["dtype"], None)
+            if not isinstance(dtype, torch.dtype):
+                raise RequestRejected(f"{row['name']!r} has the dtype {row['dtype']!r}, which torch does not know.")
+            data = bytearray(blob[start : start + row["bytes"]])
+            start += row["bytes"]
+            tensor = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+            named.append((row["name"], tensor.reshape(row["shape"])))
+        ranks = int(self._engine.server_args.tp_size)
+        tensors = dict(named) if arguments["as_dict"] else named
+        payloads = [MultiprocessingSerializer.serialize(tensors) for _ in range(ranks)]
+        return [len(payload) for payload in payloads], b"".join(payloads)
+
+    def _generate(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
+        return self._loop.run(self._engine.async_generate(**arguments)), b""
+
+    def _encode(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
+        return self._loop.run(self._engine.async_encode(**arguments)), b""
+
+    async def _generate_stream(self, arguments: dict[str, Any]) -> AsyncIterator[Any]:
+        """From the tokenizer manager's loop to this one; left early, it is closed there, which aborts it."""
+        here = asyncio.get_running_loop()
+        items: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+
+        def put(kind: str, value: Any = None) -> None:
+            here.call_soon_threadsafe(items.put_nowait, (kind, value))
+
+        async def pump() -> None:
+            try:
+                async for item in await self._engine.async_generate(**arguments):
+                    put("item", item)
+                put("end")
+            except Exception as exc:  # It belongs to whoever asked.
+                put("error", exc)
+
+        pumping = asyncio.ensure_future(self._loop.call(pump()))
+        try:
+            while (got := await items.get())[0] == "item":
+                yield got[1]
+            if got[0] == "error":
+                raise got[1]
+        finally:
+            pumping.cancel()
+
+
+def _adapter(ref: Any) -> dict[str, Any]:
+    return {
+        "lora_id": ref.lora_id,
+        "lora_name": ref.lora_name,
+        "lora_path": ref.lora_path,
+        "pinned": bool(ref.pinned),
+    }

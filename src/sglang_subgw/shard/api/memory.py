@@ -1,0 +1,59 @@
+"""The engine's memory: cache, weights and collector."""
+
+from __future__ import annotations
+
+import gc
+
+from ..worker import TokenizerWorker
+from .answers import FlushCacheReqOutput
+from .base import EngineCalls
+
+
+class MemoryCalls(EngineCalls):
+    """SGLang's Engine.flush_cache, release_memory_occupation, resume_memory_occupation and freeze_gc."""
+
+    def __init__(self, worker: TokenizerWorker) -> None:
+        super().__init__(worker)
+        self.coordination.handlers["freeze gc"] = lambda body: gc.freeze()
+
+    async def async_flush_cache(self, timeout_s: float | None = None) -> FlushCacheReqOutput:
+        """Empty the prefix cache, waiting up to `timeout_s` seconds until the engine is idle; it may refuse."""
+        seconds = None if timeout_s is None else float(timeout_s)
+        answers = await self.control.ask(
+            "FlushCacheReqInput", {"timeout_s": seconds}, "FlushCacheReqOutput", (seconds or 0.0) + 30.0
+        )
+        return FlushCacheReqOutput(bool(answers[0].get("success")), str(answers[0].get("message") or ""))
+
+    def flush_cache(self, timeout_s: float | None = None) -> FlushCacheReqOutput:
+        """`async_flush_cache` for other threads than the loop's."""
+        return self._blocking(self.async_flush_cache(timeout_s))
+
+    async def async_release_memory_occupation(self, tags: list[str] | None = None) -> None:
+        """Give the accelerator's memory back, or that of `tags` ("weights", "kv_cache"); the engine must be idle."""
+        fields = {"tags": tags}
+        await self.control.ask("ReleaseMemoryOccupationReqInput", fields, "ReleaseMemoryOccupationReqOutput", None)
+
+    def release_memory_occupation(self, tags: list[str] | None = None) -> None:
+        """`async_release_memory_occupation` for other threads than the loop's."""
+        self._blocking(self.async_release_memory_occupation(tags))
+
+    async def async_resume_memory_occupation(self, tags: list[str] | None = None) -> None:
+        """Take it again."""
+        await self.control.ask(
+            "ResumeMemoryOccupationReqInput", {"tags": tags}, "ResumeMemoryOccupationReqOutput", None
+        )
+
+    def resume_memory_occupation(self, tags: list[str] | None = None) -> None:
+        """`async_resume_memory_occupation` for other threads than the loop's."""
+        self._blocking(self.async_resume_memory_occupation(tags))
+
+    async def async_freeze_gc(self) -> None:
+        """Let the engine's processes and every worker take what they have now out of garbage collection."""
+        threshold = self.contract.server_args.get("gc_threshold")
+        known = {name for name, _ in self.contract.wire.schema.get("FreezeGCReq", ())}
+        self.worker.send("FreezeGCReq", {"gc_threshold": threshold} if "gc_threshold" in known else {})
+        await self.coordination.tell("freeze gc")
+
+    def freeze_gc(self) -> None:
+        """`async_freeze_gc` for other threads than the loop's."""
+        self._blocking(self.async_freeze_gc())
