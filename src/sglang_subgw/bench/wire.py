@@ -17,6 +17,7 @@ from ..engine.simulated.frames import frame_codec
 from ..engine.simulated.structs import Struct, make
 from ..engine.simulated.tokenizer import ByteTokenizer
 from ..engine.simulated.transport import Transport
+from ..engine.coordinator import Coordinator
 from ..engine.tokenization import SOCKET_NAME, TokenizationService
 from ..gateway.runtime import make_runtime_dir, remove_runtime_dir
 from .child import Parent
@@ -135,6 +136,7 @@ class WireEngine:
             directory, tokenizer, codec=codec, model={"context_length": CONTEXT_LENGTH}, features={}
         )
         self.tokenization = TokenizationService(str(directory / SOCKET_NAME), lambda: tokenizer)
+        self.coordinator = Coordinator(self.contract.wire.coordinator, {})
         self._pace = pace
         self._grouped = grouped
         self._codec = frame_codec(codec)
@@ -232,12 +234,14 @@ def main() -> int:
         pace = stack.enter_context(Pace(settings["pace"]))
         engine = WireEngine(directory, pace, codec=settings["codec"], grouped=settings["grouped"])
         engine.tokenization.start()
+        engine.coordinator.start()
         try:
             with PublishedEngine(engine) as published:
                 parent.say(segment=published.name)
                 threading.Thread(target=_stop_with_parent, args=(parent, engine)).start()
                 engine.run()
         finally:
+            engine.coordinator.close()
             engine.tokenization.close()
     return 0
 
