@@ -14,7 +14,6 @@ import pytest
 
 from sglang_subgw.config import GatewayConfig, Mode
 from sglang_subgw.contract import EngineContract
-from sglang_subgw.engine.host import CrashSignal
 from sglang_subgw.engine.published import PublishedEngine
 from sglang_subgw.engine.simulated import SimulatedEngine
 from sglang_subgw.engine.watcher import Watcher
@@ -84,17 +83,14 @@ class Engine:
 @contextmanager
 def watched(runtime_dir: Path) -> Iterator[tuple[Engine, Router, Watcher]]:
     with SimulatedEngine(runtime_dir, step_seconds=0.01) as simulated:
-        crash_signal, router = CrashSignal(), Router()
-        crash_signal.launching = False
-        watcher = Watcher(Children(), router, crash_signal)  # type: ignore[arg-type]
+        router = Router()
+        watcher = Watcher(Children(), router)
         watcher.start()
         try:
             yield Engine(simulated, watcher), router, watcher
         finally:
             watcher.stop()
             router.close()
-            watcher.join()
-            crash_signal.close()
 
 
 END: Final[dict[str, tuple[Callable[[Router], None], str]]] = {

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,19 +17,23 @@ import psutil  # type: ignore
 
 from ..tether import Tether
 from . import shared_memory
-from .host import CrashSignal, environment, stop_signals_ignored
+from .host import environment, stop_signals_ignored
 
 _STARTED: Final = "started"
 _TILE: Final = "tile"
 _LAST_WORDS: Final = "last-words-"
 _POLL_SECONDS: Final = 0.1
 _KILL_SECONDS: Final = 30.0
+_CRASHED: Final = 1
+"""Exit code."""
+_UNCHOSEN: Final = ("run_data_parallel_controller_process", "run_multi_detokenizer_router_process")
+"""What runs in further processes of SGLang's, by its name in the module of Engine."""
 
 
 class Children:
     """The engine's processes and what they leave behind."""
 
-    def __init__(self, directory: Path, on_phase: Callable[[str], None], crash_signal: CrashSignal) -> None:
+    def __init__(self, directory: Path, on_phase: Callable[[str], None]) -> None:
         self.directory = directory
         self.processes: dict[str, Any] = {}
         """multiprocessing's processes by their role."""
@@ -35,7 +41,6 @@ class Children:
         # cuda.tile makes a directory when it is imported, and removes it in a process that ends by itself only.
         self._temporary = {"CUDA_TILE_TEMP_DIR": str(directory / _TILE)}
         self._on_phase = on_phase
-        self._crash_signal = crash_signal
 
     def engine_class(self, run_scheduler: Callable[..., None] | None = None) -> type:
         """A sglang.Engine that notes its children here as it starts them, with another scheduler if one is given."""
@@ -47,19 +52,16 @@ class Children:
             """sglang.Engine, seen from outside."""
 
             run_scheduler_process_func = staticmethod(
-                partial(run_child, Tether(), children.directory, run_scheduler or Engine.run_scheduler_process_func)
+                children._held(run_scheduler or Engine.run_scheduler_process_func)
             )
-            run_detokenizer_process_func = staticmethod(
-                partial(run_child, Tether(), children.directory, Engine.run_detokenizer_process_func)
-            )
+            run_detokenizer_process_func = staticmethod(children._held(Engine.run_detokenizer_process_func))
 
             @classmethod
             def _launch_scheduler_processes(cls, server_args: Any, port_args: Any, *args: Any, **kwargs: Any) -> Any:
                 children.port_args = port_args
                 shared_memory.note(children.directory, port_args)
-                children._crash_signal.claim()
                 children._on_phase("starting the scheduler")
-                with stop_signals_ignored(), environment(children._temporary):
+                with children._starting():
                     result, processes = super()._launch_scheduler_processes(server_args, port_args, *args, **kwargs)
                 children._note("scheduler", processes)
                 ready = result.wait_for_ready
@@ -74,7 +76,7 @@ class Children:
 
             @classmethod
             def _launch_detokenizer_subprocesses(cls, *args: Any, **kwargs: Any) -> Any:
-                with stop_signals_ignored(), environment(children._temporary):
+                with children._starting():
                     processes, names = super()._launch_detokenizer_subprocesses(*args, **kwargs)
                 children._note("detokenizer", processes)
                 return processes, names
@@ -119,6 +121,24 @@ class Children:
             process.join(_KILL_SECONDS)
         psutil.wait_procs(family, timeout=_KILL_SECONDS)
 
+    def _held(self, run: Callable[..., None]) -> Callable[..., None]:
+        return partial(run_child, Tether(), self.directory, run)
+
+    @contextmanager
+    def _starting(self) -> Iterator[None]:
+        """Around a start of processes: also those that an Engine's class does not choose the function of are ours."""
+        from sglang.srt.entrypoints import engine
+
+        stock = {name: getattr(engine, name) for name in _UNCHOSEN}
+        for name, run in stock.items():
+            setattr(engine, name, self._held(run))
+        try:
+            with stop_signals_ignored(), environment(self._temporary):
+                yield
+        finally:
+            for name, run in stock.items():
+                setattr(engine, name, run)
+
     def _note(self, role: str, processes: list[Any] | None) -> None:
         for i, process in enumerate(processes or ()):
             self.processes[role if len(processes or ()) == 1 else f"{role} {i}"] = process
@@ -136,9 +156,25 @@ def run_child(tether: Tether, directory: Path, run: Callable[..., None], *args: 
     SGLang's own tie to its parent comes after all imports, and misses that.
     """
     (directory / _STARTED).touch()
+    _end_in_a_crash()
     _tame_progress_bars(hide=os.environ.get("TQDM_DISABLE") == "1")
     logging.getLogger("sglang").addHandler(_LastWords(directory / f"{_LAST_WORDS}{os.getpid()}"))
     run(*args, **kwargs)
+
+
+def _end_in_a_crash() -> None:
+    """Let this process end where SGLang's code, having logged why, would send SIGQUIT to the one that launched it.
+
+    That one would need a handler for it: the default, and SGLang's own, end it with everything it was about to say.
+    """
+    send = psutil.Process.send_signal
+
+    def send_signal(self: psutil.Process, signum: int) -> None:
+        if signum == signal.SIGQUIT and self.pid == os.getppid():
+            os._exit(_CRASHED)
+        send(self, signum)
+
+    psutil.Process.send_signal = send_signal
 
 
 def _tame_progress_bars(hide: bool) -> None:

@@ -8,14 +8,12 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from .demo.platform import ASKED_FOR
 
@@ -39,6 +37,7 @@ def guarded(socket_dir: Path) -> Iterator[None]:
         stack.enter_context(_logging_kept())
         stack.enter_context(_event_loop_policy_kept())
         stack.enter_context(_process_title_kept())
+        stack.enter_context(_crash_handler_kept())
         yield
 
 
@@ -94,50 +93,6 @@ def router_errors_reported() -> Iterator[None]:
         yield
     finally:
         mixin.print_exception_wrapper = before
-
-
-class ChildFailed(BaseException):
-    """Raised in the main thread by SIGQUIT while the engine starts: a child gave up."""
-
-
-class CrashSignal:
-    """Owns SIGQUIT, by which SGLang's children say that they crashed: ends a launch, wakes the watcher later."""
-
-    def __init__(self) -> None:
-        self.reader, self._writer = os.pipe()
-        os.set_blocking(self._writer, False)
-        self.launching = True
-        self._closed = False
-        self._before: Any = signal.signal(signal.SIGQUIT, self._on_signal)
-
-    def claim(self) -> None:
-        """Take the signal back from SGLang, which installs a handler that kills the whole process tree."""
-        signal.signal(signal.SIGQUIT, self._on_signal)
-
-    def wake(self) -> None:
-        """Make `reader` readable."""
-        if self._closed:
-            return
-        try:
-            os.write(self._writer, b"!")
-        except BlockingIOError:
-            return
-
-    def close(self) -> None:
-        """Give SIGQUIT back as it was, if this is the main thread: no other can. Safe to call twice."""
-        if self._closed:
-            return
-        self._closed = True
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGQUIT, self._before)
-        os.close(self.reader)
-        os.close(self._writer)
-
-    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
-        if self.launching:
-            self.launching = False
-            raise ChildFailed
-        self.wake()
 
 
 @contextmanager
@@ -197,3 +152,15 @@ def _process_title_kept() -> Iterator[None]:
         yield
     finally:
         setproctitle(before)
+
+
+@contextmanager
+def _crash_handler_kept() -> Iterator[None]:
+    # SGLang's own for SIGQUIT kills the whole process tree; its processes send none where they can end by themselves.
+    before = signal.getsignal(signal.SIGQUIT)
+    try:
+        yield
+    finally:
+        # None was not set from Python, and can't be.
+        if before is not None:
+            signal.signal(signal.SIGQUIT, before)
