@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ..errors import EngineUnavailable, RequestRejected
 from .engine_loop import EngineLoop
+from .stock_worker import plain
 
 _POLL_MS: Final = 200
 
@@ -36,8 +37,8 @@ class EngineCalls:
         loaded = registry.get_all_adapters().values() if registry is not None else ()
         known = getattr(manager, "lora_ref_cache", {})
         return {
-            "adapters": [_adapter(ref) for ref in loaded],
-            "known_adapters": {name: _adapter(ref) for name, ref in known.items()},
+            "adapters": [plain(ref) for ref in loaded],
+            "known_adapters": {name: plain(ref) for name, ref in known.items()},
         }
 
     def end(self, reason: str) -> None:
@@ -109,12 +110,3 @@ class EngineCalls:
                 raise got[1]
         finally:
             pumping.cancel()
-
-
-def _adapter(ref: Any) -> dict[str, Any]:
-    return {
-        "lora_id": ref.lora_id,
-        "lora_name": ref.lora_name,
-        "lora_path": ref.lora_path,
-        "pinned": bool(ref.pinned),
-    }

@@ -12,6 +12,7 @@ from ..shard.tokenize_local import LocalTokenizer
 from .calls import EngineCalls
 from .coordinator import Coordinator
 from .engine_loop import EngineLoop
+from .stock_worker import StockWorker
 from .tokenization import TokenizationService
 from .watcher import Processes, Watcher
 
@@ -72,6 +73,9 @@ class OwnedEngine:
         )
         services.callback(self.coordinator.close)
         self.coordinator.start()
+        stock = StockWorker(self.engine.tokenizer_manager, self.contract.wire.coordinator, self.loop)
+        services.callback(stock.close)
+        stock.start()
 
     def _take_watchdog(self, services: ExitStack) -> None:
         # SGLang's own answers a death by killing this process and all its children, before anybody has told a client.
