@@ -8,7 +8,7 @@ import contextlib
 import inspect
 import logging
 import threading
-from collections.abc import Awaitable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Coroutine
 from functools import partial
 from typing import Any, Final
 
@@ -81,6 +81,34 @@ class EngineLoop:
         Raises EngineUnavailable when the engine ends first.
         """
         return await asyncio.wrap_future(self._submit(awaitable))
+
+    async def stream(self, items: AsyncIterable[Any]) -> AsyncGenerator[Any]:
+        """Its items, on any other event loop; left early, the one that it comes from is told by a cancellation."""
+        here = asyncio.get_running_loop()
+        arrived: asyncio.Queue[tuple[Any] | None] = asyncio.Queue()
+
+        def put(item: tuple[Any]) -> None:
+            with contextlib.suppress(RuntimeError):  # Whoever wanted it may have ended with its loop.
+                here.call_soon_threadsafe(arrived.put_nowait, item)
+
+        async def pump() -> None:
+            async for item in items:
+                put((item,))
+
+        def on_end(task: asyncio.Task[None]) -> None:
+            arrived.put_nowait(None)
+            if not task.cancelled():
+                # Seen, also if nobody waits any longer.
+                task.exception()
+
+        pumping = asyncio.create_task(self.call(pump()))
+        pumping.add_done_callback(on_end)
+        try:
+            while (got := await arrived.get()) is not None:
+                yield got[0]
+            await pumping
+        finally:
+            pumping.cancel()
 
     def fail(self, reason: str) -> None:
         """End every call, and refuse those to come, with EngineUnavailable of this reason: the first one counts."""

@@ -1,0 +1,1 @@
+"""The admin listener: further methods of the engine, for its operator alone."""
