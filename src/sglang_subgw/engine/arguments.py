@@ -64,9 +64,7 @@ def with_demo_model(arguments: EngineArguments, directory: Path) -> EngineArgume
 def read_server_args(arguments: EngineArguments, *, on_cpu: bool) -> Any:
     """SGLang's ServerArgs for a gateway; raises ConfigError naming what SGLang does not know or we do not serve."""
     server_args = _from_keywords(arguments) if isinstance(arguments, Mapping) else _from_command_line(arguments)
-    for name, consequence in _NOT_SERVED.items():
-        if getattr(server_args, name, None):
-            raise ConfigError(f"{_flag(name)} is not supported yet: {consequence}.")
+    check_served(server_args)
     if _option(arguments, "log_level") is None:
         server_args.log_level = "error"
     server_args.tokenizer_worker_num = _WORKERS
@@ -77,6 +75,13 @@ def read_server_args(arguments: EngineArguments, *, on_cpu: bool) -> Any:
         # An idle scheduler polls without a pause: right beside an accelerator, but here it takes the shards' core.
         server_args.sleep_on_idle = True
     return server_args
+
+
+def check_served(server_args: Any) -> None:
+    """Raise ConfigError for arguments whose meaning a gateway would not keep."""
+    for name, consequence in _NOT_SERVED.items():
+        if getattr(server_args, name, None):
+            raise ConfigError(f"{_flag(name)} is not supported yet: {consequence}.")
 
 
 def _from_command_line(argv: Sequence[str]) -> Any:

@@ -26,6 +26,7 @@ class OwnedEngine:
         self.engine = engine
         """The sglang.Engine."""
         self._processes = processes
+        self._watcher = Watcher(processes, engine.tokenizer_router)
         with ExitStack() as services:
             services.callback(Path(runtime_dir, "tokenizer.json").unlink, missing_ok=True)
             self.contract: EngineContract = contract_from_engine(engine, runtime_dir, engine_id=engine_id)
@@ -35,7 +36,6 @@ class OwnedEngine:
             services.callback(self.loop.close)
             self.loop.start()
             self._serve_shards(services)
-            self._watcher = Watcher(processes, engine.tokenizer_router)
             services.callback(self._watcher.stop)
             self._watcher.start()
             self._watcher.on_death(self.loop.fail)

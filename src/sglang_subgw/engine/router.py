@@ -10,6 +10,7 @@ import asyncio
 import logging
 import pickle
 import re
+import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,11 +18,14 @@ from typing import Any, Final
 
 import zmq
 
+from ..errors import EngineStartError
 from ..seldom import Seldom
 
 log = logging.getLogger("sglang_subgw.engine")
 
 _FRAMES_PER_WAKE_UP: Final = 256
+_LOOK_SECONDS: Final = 0.1
+_LINGER_MS: Final = 1000
 _FOR_THE_ROUTER: Final = re.compile(
     b"TokenizerWorkerRegistrationReq|PauseGenerationReqInput|ContinueGenerationReqInput"
 )
@@ -114,6 +118,55 @@ def forwarding_router() -> Iterator[None]:
         yield
     finally:
         engine.MultiTokenizerRouter = stock
+
+
+def forward_from_now_on(router: Any, endpoint: str, own_worker: str) -> None:
+    """Let SGLang's router, which runs already, forward frames as well, for as long as it lives.
+
+    `endpoint` is where it hears from workers, `own_worker` one of them that it knows. Raises EngineStartError for a
+    router that has ended. Safe to call twice.
+    """
+    if isinstance(router.receive_from_worker, Forwarder):
+        return
+    taken_over = _TakenOver(router)
+    router.receive_from_worker = taken_over
+    # It waits for the socket's next frame, and looks where to wait for the one after that when it has come.
+    _register_again(endpoint, own_worker)
+    while not taken_over.done.wait(_LOOK_SECONDS):
+        if router._task.done() or not router._thread.is_alive():
+            raise EngineStartError("The router of this Engine has ended: no request reaches its scheduler any more.")
+
+
+class _TakenOver:
+    """In the place of a router's socket until the router reads it, on its loop and with nothing else reading it."""
+
+    def __init__(self, router: Any) -> None:
+        self.done = threading.Event()
+        self._router = router
+        self._source = router.receive_from_worker
+
+    async def recv(self, flags: int = 0) -> bytes:
+        return await self._forwarder().recv(flags)
+
+    async def recv_pyobj(self, flags: int = 0) -> Any:
+        return await self._forwarder().recv_pyobj(flags)
+
+    def _forwarder(self) -> Forwarder:
+        loop = asyncio.get_running_loop()
+        forwarder = Forwarder(self._source, self._router.send_to_scheduler, loop)
+        self._router.receive_from_worker = forwarder
+        self.done.set()
+        return forwarder
+
+
+def _register_again(endpoint: str, worker: str) -> None:
+    """A frame that changes nothing."""
+    from sglang.srt.managers.io_struct import TokenizerWorkerRegistrationReq, sock_send
+
+    with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
+        socket.linger = _LINGER_MS
+        socket.connect(endpoint)
+        sock_send(socket, TokenizerWorkerRegistrationReq(worker_ipc_name=worker))
 
 
 def _is_message(frame: bytes) -> bool:

@@ -39,11 +39,12 @@ class Watcher:
         self._reason = ""
         self._crashed = False
         self._stopping = False
-        self._pipe: tuple[int, ...] = os.pipe()
+        self._pipe: tuple[int, ...] = ()
         self._thread = threading.Thread(target=self._watch, name="subgw-engine-watch", daemon=True)
 
     def start(self) -> None:
         """Begin to watch."""
+        self._pipe = os.pipe()
         self._thread.start()
         for future in self._futures:
             future.add_done_callback(self._on_router_end)
