@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from .engine_routes import parse_routes
 from .errors import ConfigError
 
 MAX_SHARDS: Final = 256
@@ -79,6 +80,10 @@ class GatewayConfig:
     """A shard whose loop has not turned for so long gets no new connections."""
     stall_kill_seconds: float = 20.0
     """One that has not for so long is killed, where its mode allows that."""
+    engine_routes: tuple[str, ...] = ()
+    """Methods of the engine in this process that the admin listener exposes, `<path>[=<method>][:engine|tm]` each."""
+    admin_listen: str = ""
+    """Where it listens: `unix:PATH` or `[HOST:]PORT`; "" for a unix socket in the private directory."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", _member(Mode, self.mode, "mode"))
@@ -86,6 +91,9 @@ class GatewayConfig:
         object.__setattr__(self, "accept", _member(Accept, self.accept, "accept"))
         object.__setattr__(self, "loop", _member(EventLoop, self.loop, "loop"))
         _check(not (self.app and self.serve), f"app {self.app!r} and serve {self.serve!r} exclude each other: give one")
+        object.__setattr__(self, "engine_routes", tuple(self.engine_routes))
+        parse_routes(self.engine_routes)
+        _check(bool(self.engine_routes or not self.admin_listen), "admin_listen says nothing without engine_routes")
         _check(1 <= self.shards <= MAX_SHARDS, f"shards must be from 1 to {MAX_SHARDS}, not {self.shards}")
         _check(0 <= self.port <= 65535, f"port must be from 0 to 65535, not {self.port}")
         for name in (

@@ -18,9 +18,13 @@ Serving {contract.model.served_model_name} (SGLang {contract.sglang_version}) af
   address   {", ".join(gateway.urls) or f"none: each shard serves by {config.serve}"}
   mode      {config.mode}, {config.shards} shards
   shards    ready in {min(starts):.2f}-{max(starts):.2f} s each, {gateway.bytes_per_shard() / 1e6:.0f} MB each
-{_to_try(gateway) if gateway.urls else ""}
+{_admin_line(gateway.admin_url)}{_to_try(gateway) if gateway.urls else ""}
 Ctrl-C stops it: what runs may finish first; a second Ctrl-C does not wait.
 """
+
+
+def _admin_line(url: str) -> str:
+    return f"  admin     {url}\n" if url else ""
 
 
 def _to_try(gateway: Gateway) -> str:
@@ -40,13 +44,13 @@ Try it:
 """
 
 
-def engine_banner(contract: EngineContract, segment: str, seconds: float) -> str:
+def engine_banner(contract: EngineContract, segment: str, seconds: float, admin_url: str = "") -> str:
     """The text printed when an engine without a gateway is up."""
     return f"""
 Engine of {contract.model.served_model_name} (SGLang {contract.sglang_version}) up after {seconds:.0f} s, no gateway
   pid       {os.getpid()}
   segment   {segment}
-
+{_admin_line(admin_url)}
 Attach a gateway, from any Python >= 3.13 that has sglang_subgw:
   python -m sglang_subgw attach {os.getpid()} --shards 4
 

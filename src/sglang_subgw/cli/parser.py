@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..config import Accept, EventLoop, Fallback, GatewayConfig, Mode
+from ..engine_routes import ENVIRONMENT, FORM, split_routes
 from ..errors import ConfigError
 
 _EPILOG = """\
@@ -15,6 +17,7 @@ Without --model-path a small built-in demo model is served on the CPU.
 Other commands: attach, to serve another process's engine; doctor, to see what this machine can do;
 bench, to measure.
 """
+_ENGINE_ROUTES = ("engine_route", "admin_listen")
 _LISTENING = ("host", "port", "accept")
 _GATEWAY_ONLY = (
     "shards",
@@ -65,6 +68,11 @@ def parse_serve(argv: Sequence[str]) -> ServeCommand:
     parser.add_argument("--engine-only", action="store_true", help="start the engine alone, for others to attach to")
     parser.add_argument("--tokenizer-worker-num", type=int, metavar="N", help="SGLang's name for --shards")
     parser.add_argument("--engine-log-level", default="error", help="SGLang's own log level (default %(default)s)")
+    _add_engine_routes(
+        parser,
+        route=f"a method of the engine to expose on the admin listener: {FORM}; repeatable, also by {ENVIRONMENT}",
+        listen="unix:PATH or [HOST:]PORT of that (default: a unix socket of its own)",
+    )
     options, rest = parser.parse_known_args(argv)
     if options.engine_only:
         _refuse(parser, options, _GATEWAY_ONLY, "--engine-only", hint="Give it to each attach instead.")
@@ -81,7 +89,8 @@ def parse_serve(argv: Sequence[str]) -> ServeCommand:
         engine_argv += ["--port", str(options.port)]
         if not options.host.startswith("unix:"):
             engine_argv += ["--host", options.host]
-    return ServeCommand(_config(parser, options), tuple(engine_argv), options.engine_only)
+    routes = (*options.engine_route, *split_routes(os.environ.get(ENVIRONMENT, "")))
+    return ServeCommand(_config(parser, options, routes), tuple(engine_argv), options.engine_only)
 
 
 def parse_attach(argv: Sequence[str]) -> AttachCommand:
@@ -91,11 +100,18 @@ def parse_attach(argv: Sequence[str]) -> AttachCommand:
         description="Serve an engine that another process owns; this one needs no sglang.",
     )
     parser.add_argument("target", metavar="PID|NAME", help="the engine's process, or the name of its segment")
+    _add_engine_routes(parser, route=argparse.SUPPRESS, listen=argparse.SUPPRESS)
     options = parser.parse_args(argv)
+    elsewhere = "The engine is in another process: give it to serve or --engine-only there."
+    _refuse(parser, options, _ENGINE_ROUTES, "attach", hint=elsewhere)
+    if os.environ.get(ENVIRONMENT):
+        raise ConfigError(f"{ENVIRONMENT} says nothing to attach.", hint=elsewhere)
     return AttachCommand(_config(parser, options), options.target)
 
 
-def _config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> GatewayConfig:
+def _config(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, engine_routes: tuple[str, ...] = ()
+) -> GatewayConfig:
     if options.serve:
         _refuse(parser, options, _LISTENING, "--serve", hint="The coroutine function opens what it serves by itself.")
     return GatewayConfig(
@@ -112,7 +128,14 @@ def _config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Gat
         log_level=options.log_level,
         start_timeout_seconds=options.start_timeout,
         drain_timeout_seconds=options.drain_timeout,
+        engine_routes=engine_routes,
+        admin_listen=options.admin_listen,
     )
+
+
+def _add_engine_routes(parser: argparse.ArgumentParser, *, route: str, listen: str) -> None:
+    parser.add_argument("--engine-route", action="append", default=[], metavar="ROUTE", help=route)
+    parser.add_argument("--admin-listen", default=GatewayConfig().admin_listen, metavar="ADDRESS", help=listen)
 
 
 def _refuse(

@@ -7,9 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 
 from ..contract import EngineContract
 from ..engine import seats
+from ..engine.admin.address import bind_for
+from ..engine.admin.start import start_admin
 from ..engine.launch import RunningEngine, launch
 from ..engine.published import PublishedEngine
 from ..errors import EngineDied
@@ -40,11 +43,18 @@ def _engine_only(command: ServeCommand, signals: Signals) -> int:
     with ExitStack() as stack:
         try:
             with Progress() as progress:
+                if (admin_socket := bind_for(command.config)) is not None:
+                    stack.callback(admin_socket.close)
                 engine = stack.enter_context(_launched(command, progress.phase))
+                directory = Path(engine.contract.wire.runtime_dir)
+                if (admin := start_admin(command.config, engine, admin_socket, directory)) is not None:
+                    stack.callback(admin.close)
                 published = stack.enter_context(PublishedEngine(engine))
                 engine.on_death(lambda _: signals.events.put("ended"))
                 signals.queue_from_now()
-            print(engine_banner(engine.contract, published.name, progress.seconds), flush=True)
+            print(
+                engine_banner(engine.contract, published.name, progress.seconds, admin.url if admin else ""), flush=True
+            )
             while (event := signals.wait()) == RESTART:
                 log.info("%s: there are no shards here to start again.", event)
             if not published.failure:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Final
 
 from ..config import GatewayConfig
+from ..engine.admin.address import bind_for
 from ..errors import ConfigError, EngineDied
 from ..gateway import Engine, Gateway, listener
 from .banner import banner
@@ -35,10 +36,12 @@ def run_gateway(config: GatewayConfig, signals: Signals, open_engine: OpenEngine
                 # First, so that a taken port is known before the engine's half minute, not after it.
                 sockets = listener.bind_for(config)
                 stack.callback(listener.close, sockets)
+                if (admin_socket := bind_for(config)) is not None:
+                    stack.callback(admin_socket.close)
                 with Progress() as progress:
                     engine = stack.enter_context(open_engine(progress.phase))
                     progress.phase(f"starting {config.shards} shards in mode {choice.mode}")
-                    gateway = Gateway(engine, config, sockets=sockets, choice=choice)
+                    gateway = Gateway(engine, config, sockets=sockets, choice=choice, admin_socket=admin_socket)
                     gateway.on_end = lambda: signals.events.put("ended")
                     # Shards end before the engine: SGLang's shutdown kills every child of this process.
                     stack.callback(gateway.stop)

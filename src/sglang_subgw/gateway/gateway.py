@@ -6,10 +6,12 @@ import dataclasses
 import secrets
 import socket
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ..config import MAX_SHARDS, GatewayConfig, Mode
 from ..contract import EngineContract, Segment, ShardState, Word, sweep_stale
+from ..engine.admin.address import AdminSocket
+from ..engine.admin.start import start_admin
 from ..engine.fence import RouterFence
 from ..engine.seats import Seat, SeatSweeper
 from ..errors import ConfigError, EngineDied, ShardFailed, ShardStartError
@@ -18,6 +20,9 @@ from ..storage import writing
 from . import listener
 from .memory import private_bytes
 from .supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from ..engine.admin.listener import AdminListener
 
 
 class Engine(Protocol):
@@ -41,6 +46,7 @@ class Gateway:
         *,
         sockets: list[socket.socket] | None = None,
         choice: Choice | None = None,
+        admin_socket: AdminSocket | None = None,
     ) -> None:
         self.engine = engine
         self.config = config
@@ -51,6 +57,8 @@ class Gateway:
         """What its shards are told: once started, with this gateway's own id."""
         self.segment: Segment | None = None
         self._sockets = sockets
+        self._admin_socket = admin_socket
+        self._admin: AdminListener | None = None
         self._supervisor: Supervisor | None = None
         self._fence: RouterFence | None = None
         self._seat: Seat | None = None
@@ -93,6 +101,7 @@ class Gateway:
         self.urls = [listener.url(sock, self.config.host) for sock in self._sockets]
         gateway_id = secrets.token_hex(6)
         self._seat = Seat.claim(self.engine.contract, gateway_id)
+        self._admin = start_admin(self.config, self.engine, self._admin_socket, self._seat.path)
         self.contract = self.engine.contract.for_gateway(gateway_id, str(self._seat.path))
         self.segment = Segment.publish(self.contract, slots=MAX_SHARDS)
         self._fence = RouterFence(self.contract)
@@ -107,6 +116,11 @@ class Gateway:
         self._supervisor.start()
         self.engine.on_death(self._on_engine_death)
         return self._supervisor
+
+    @property
+    def admin_url(self) -> str:
+        """Where the engine routes are, "" without any."""
+        return self._admin.url if self._admin is not None else ""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -190,6 +204,9 @@ class Gateway:
             self._supervisor.join()
         if self._sockets is not None:
             listener.close(self._sockets)
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
         if self._sweeper is not None:
             self._sweeper.stop()
             self._sweeper = None

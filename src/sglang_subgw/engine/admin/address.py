@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 from typing import Final, Self
 
+from ...config import GatewayConfig
 from ...errors import ConfigError
 
 log = logging.getLogger("sglang_subgw.engine")
@@ -64,6 +65,11 @@ class AdminSocket:
         if self._path is not None:
             self._path.unlink(missing_ok=True)
             self._path = None
+
+
+def bind_for(config: GatewayConfig) -> AdminSocket | None:
+    """What the configuration says, if it says where; raises ConfigError with the reason."""
+    return AdminSocket.bind(config.admin_listen) if config.admin_listen else None
 
 
 def _bind_tcp(text: str) -> socket.socket:
