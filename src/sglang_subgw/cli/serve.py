@@ -16,7 +16,7 @@ from ..engine.admin.start import start_admin
 from ..engine.launch import RunningEngine, launch
 from ..engine.published import PublishedEngine
 from ..errors import EngineDied
-from ..gateway.runtime import make_runtime_dir, remove_runtime_dir
+from ..gateway.runtime import runtime_dir
 from .banner import engine_banner
 from .parser import ServeCommand, parse_serve
 from .progress import Progress
@@ -80,12 +80,8 @@ def _shared_engine(command: ServeCommand, signals: Signals, on_phase: Callable[[
 
 @contextmanager
 def _launched(command: ServeCommand, on_phase: Callable[[str], None]) -> Iterator[RunningEngine]:
-    runtime_dir = make_runtime_dir()
-    try:
-        with launch(command.engine_argv, runtime_dir=runtime_dir, on_phase=on_phase) as engine:
-            yield engine
-    finally:
-        remove_runtime_dir(runtime_dir)
+    with runtime_dir() as path, launch(command.engine_argv, runtime_dir=path, on_phase=on_phase) as engine:
+        yield engine
 
 
 def _wait_for_gateways(command: ServeCommand, contract: EngineContract, signals: Signals) -> None:

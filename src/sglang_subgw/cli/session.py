@@ -6,9 +6,7 @@ import logging
 import sys
 from collections.abc import Callable
 
-from ..contract import sweep_stale
-from ..engine import shared_memory
-from ..gateway.runtime import stale_dirs, sweep_stale_dirs
+from ..gateway.leftovers import sweep
 from .signals import Interrupted, Signals
 
 log = logging.getLogger("sglang_subgw")
@@ -21,7 +19,7 @@ def run(log_level: str, command: Callable[[Signals], int]) -> int:
     )
     with Signals() as signals:
         try:
-            for removed in _sweep():
+            for removed in sweep():
                 log.info("Removed what an earlier gateway that was killed left behind: %s", removed)
             return command(signals)
         except Interrupted as exc:
@@ -30,16 +28,4 @@ def run(log_level: str, command: Callable[[Signals], int]) -> int:
         finally:
             # The engine that it was attached to may have been killed.
             signals.queue_from_now()
-            _sweep()
-
-
-def _sweep() -> list[str]:
-    return [*sweep_stale(), *_sweep_sglang(), *map(str, sweep_stale_dirs())]
-
-
-def _sweep_sglang() -> list[str]:
-    # Before the directories: the notes in them tell which are whose.
-    found = shared_memory.stale(stale_dirs())
-    for path in found:
-        path.unlink(missing_ok=True)
-    return [path.name for path in found]
+            sweep()

@@ -13,6 +13,7 @@ from ..errors import ConfigError, EngineStartError, SubgwError
 from ..storage import writing
 from . import arguments as args_of
 from .arguments import EngineArguments
+from .cancellation import Cancellation
 from .children import Children
 from .demo import model as demo
 from .demo.platform import accelerator_present
@@ -34,17 +35,25 @@ def launch(
     runtime_dir: Path,
     on_phase: Callable[[str], None] = lambda _: None,
     run_scheduler: Callable[..., None] | None = None,
+    cancellation: Cancellation | None = None,
 ) -> RunningEngine:
     """Start an engine; without a model in the arguments, the demo model on the CPU.
 
     `run_scheduler` takes the place of SGLang's run_scheduler_process in the scheduler's process: a simulated one.
-    Call it in the main thread. Raises ConfigError for arguments and EngineStartError for an engine that does not come
-    up; those and whatever a signal handler raises meanwhile leave no process, shared memory or file behind.
+    Call it in the main thread; `cancellation` breaks it off from any other. Raises ConfigError for arguments and
+    EngineStartError for an engine that does not come up; those and whatever a signal handler raises meanwhile leave no
+    process, shared memory or file behind.
     """
     if threading.current_thread() is not threading.main_thread():
         raise EngineStartError("An engine must be started in the main thread: SGLang installs signal handlers.")
+    cancellation = cancellation or Cancellation()
+
+    def phase(text: str) -> None:
+        cancellation.check()
+        on_phase(text)
+
     sockets = _socket_dir(runtime_dir)
-    children = Children(sockets, on_phase)
+    children = Children(sockets, phase)
     engine: Any = None
     try:
         with ExitStack() as stack:
@@ -52,17 +61,18 @@ def launch(
             quiet = args_of.is_quiet(arguments)
             stack.enter_context(warnings_ignored(quiet))
             stack.enter_context(environment(QUIET if quiet else {}))
-            on_phase("importing SGLang")
+            phase("importing SGLang")
             on_cpu = not accelerator_present()
             stack.enter_context(environment(CPU if on_cpu else {}))
-            server_args = _server_args(arguments, on_cpu, on_phase)
+            server_args = _server_args(arguments, on_cpu, phase)
             engine_class = children.engine_class(run_scheduler)
             stack.enter_context(router_errors_reported())
             stack.enter_context(forwarding_router())
             # Not `engine_class(…)`: an engine whose __init__ fails must be within reach, to be undone.
             engine = object.__new__(engine_class)
-            _start(engine, server_args, children)
-            on_phase("reading what shards must know")
+            with cancellation.by(children.end):
+                _start(engine, server_args, children)
+            phase("reading what shards must know")
             return RunningEngine(engine, children, runtime_dir)
     except BaseException:
         close_engine(engine, children, graceful=False)
@@ -120,6 +130,9 @@ def _start(engine: Any, server_args: Any, children: Children) -> None:
     except Exception as exc:
         reason = children.last_words()[1] or str(exc).strip() or repr(exc)
         raise EngineStartError(f"SGLang's engine did not start: {reason}") from exc
+    if not children.all_alive():
+        reason = children.last_words()[1] or "one of its processes ended"
+        raise EngineStartError(f"SGLang's engine did not start: {reason}")
 
 
 def _socket_dir(runtime_dir: Path) -> Path:

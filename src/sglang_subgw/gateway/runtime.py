@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..contract import process_start_time
@@ -23,6 +25,16 @@ def make_runtime_dir() -> Path:
 def remove_runtime_dir(path: Path) -> None:
     """Remove the directory and what is in it. Safe to call twice."""
     shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def runtime_dir() -> Iterator[Path]:
+    """A context with such a directory."""
+    path = make_runtime_dir()
+    try:
+        yield path
+    finally:
+        remove_runtime_dir(path)
 
 
 def stale_dirs() -> list[Path]:
