@@ -15,7 +15,7 @@ from ..contract import REQUIRED, FieldList
 
 def read_schema() -> dict[str, FieldList]:
     """Field lists, in wire order, of every message class and of every struct inside one."""
-    return {cls.__name__: _field_list(cls) for cls in message_classes()}
+    return {cls.__name__: field_list(cls) for cls in message_classes()}
 
 
 def read_modules() -> dict[str, str]:
@@ -58,7 +58,8 @@ def _seen(annotation: Any, found: dict[str, type[msgspec.Struct]]) -> bool:
     return isinstance(annotation, type) and found.get(annotation.__name__) is annotation
 
 
-def _field_list(cls: type[msgspec.Struct]) -> FieldList:
+def field_list(cls: type[msgspec.Struct]) -> FieldList:
+    """A struct's fields in wire order."""
     return tuple((field.encode_name, _default(field)) for field in msgspec.structs.fields(cls))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import zmq
 
-from ..errors import EngineUnavailable, RequestError
+from ..errors import EngineUnavailable
 
 
 class AsyncSocket:
@@ -22,7 +22,7 @@ class AsyncSocket:
         self._socket.linger = 0
         self._socket.setsockopt(zmq.IPV6, "[" in endpoint)
         self._waiting: asyncio.Future[None] | None = None
-        self._failure: RequestError | None = None
+        self._failure = ""
         try:
             self._socket.connect(endpoint)
         except zmq.ZMQError as exc:
@@ -38,18 +38,18 @@ class AsyncSocket:
         self._socket.send_multipart(frames, zmq.NOBLOCK)
 
     async def receive(self) -> list[bytes]:
-        """The next message; raises what `fail` was given."""
+        """The next message; raises EngineUnavailable once `fail` was called."""
         while True:
-            if self._failure is not None:
-                raise self._failure
+            if self._failure:
+                raise EngineUnavailable(self._failure)
             try:
                 return self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 await self._readable()
 
-    def fail(self, error: RequestError) -> None:
+    def fail(self, reason: str) -> None:
         """End a read that waits, and those to come."""
-        self._failure = error
+        self._failure = reason
         self._wake()
 
     def close(self) -> None:

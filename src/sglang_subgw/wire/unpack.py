@@ -17,8 +17,10 @@ _SCALARS: Final = {0xC0: None, 0xC2: False, 0xC3: True}
 _NUMBERS: Final = {
     code: struct.Struct(f">{kind}") for code, kind in zip((0xCA, 0xCB, *range(0xCC, 0xD4)), "fdBHIQbhiq", strict=True)
 }
-_LENGTHS: Final = {code: struct.Struct(f">{kind}") for code, kind in zip(range(0xC4, 0xC7), "BHI", strict=True)}
-_LENGTHS |= {code: struct.Struct(f">{kind}") for code, kind in zip(range(0xD9, 0xE0), "BHIHIHI", strict=True)}
+_LENGTHS: Final = {
+    code: struct.Struct(f">{kind}")
+    for code, kind in zip((*range(0xC4, 0xC7), *range(0xD9, 0xE0)), "BHIBHIHIHI", strict=True)
+}
 
 
 def _unpack_msgspec(data: bytes) -> Any:
