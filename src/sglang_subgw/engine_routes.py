@@ -37,7 +37,7 @@ class EngineRoute:
         rest, colon, owner = text.partition(":")
         path, equals, method = rest.partition("=")
         if colon and owner not in list(Owner):
-            raise _malformed(text, f"{owner!r} is neither {' nor '.join(map(repr, Owner))}")
+            raise _malformed(text, f"{owner!r} is neither {' nor '.join(repr(str(known)) for known in Owner)}")
         if not _PATH.fullmatch(path) or {".", ".."} & set(path.split("/")):
             raise _malformed(text, f"{path!r} is not a path like '/flush_cache'")
         if not equals:

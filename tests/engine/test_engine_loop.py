@@ -5,59 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 import types
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 import zmq
+from engine_fakes import Engine
 
 from sglang_subgw.engine.engine_loop import EngineLoop
 from sglang_subgw.errors import EngineUnavailable
 
 SECONDS = 10
-
-
-class Manager:
-    """What EngineLoop knows of a tokenizer manager."""
-
-    def __init__(self) -> None:
-        self.event_loop: asyncio.AbstractEventLoop | None = None
-        self.received: list[Any] = []
-        self.handled = threading.Event()
-        self.inbox: asyncio.Queue[Any] = asyncio.Queue()
-
-    async def handle_loop(self) -> None:
-        while True:
-            item = await self.inbox.get()
-            self.handled.set()
-            if isinstance(item, Exception):
-                raise item
-            self.received.append(item)
-
-    async def where(self) -> tuple[threading.Thread, asyncio.AbstractEventLoop]:
-        return threading.current_thread(), asyncio.get_running_loop()
-
-    async def fail(self) -> None:
-        raise ValueError("as it is")
-
-    async def meet(self, barrier: asyncio.Barrier) -> int:
-        return await barrier.wait()
-
-    async def count(self) -> AsyncIterator[int]:
-        for number in range(3):
-            yield number
-
-
-class Engine:
-    """A synchronous method of sglang.Engine is this: run_until_complete of something of the manager's."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop: Any = loop
-        self.tokenizer_manager = Manager()
-
-    def do(self, awaitable: Any) -> Any:
-        return self.loop.run_until_complete(awaitable)
 
 
 @pytest.fixture
@@ -136,6 +96,23 @@ def test_another_event_loop_awaits_a_call_and_cancels_it(running: EngineLoop, en
 
     assert asyncio.run(other())[1] is running.loop
     assert cancelled.wait(SECONDS)
+
+
+def test_another_event_loop_takes_a_stream_and_leaves_it(running: EngineLoop, engine: Engine) -> None:
+    manager = engine.tokenizer_manager
+
+    async def other() -> None:
+        assert [number async for number in running.stream(manager.count())] == [0, 1, 2]
+        with pytest.raises(ValueError, match="after 0"):
+            assert [number async for number in running.stream(manager.count(fail_after=0))] == [0]
+        async with aclosing(running.stream(manager.count(pause=asyncio.Event()))) as numbers:
+            assert await anext(numbers) == 0
+        assert await asyncio.to_thread(manager.left.wait, SECONDS)
+        running.fail("the scheduler is gone")
+        with pytest.raises(EngineUnavailable, match="^the scheduler is gone$"):
+            await anext(running.stream(manager.count()))
+
+    asyncio.run(other())
 
 
 def test_the_loop_does_not_wait_for_itself(running: EngineLoop, engine: Engine) -> None:

@@ -144,8 +144,9 @@ def _read(
             read[name] = value
         else:
             shown = name if len(name) <= 100 else name[:100] + "…"
-            close = difflib.get_close_matches(shown, known, n=1)
-            there = f"Did you mean {close[0]!r}?" if close else f"There is {', '.join(known) or 'none'}."
+            givable = [other for other in known if other not in _NOT_GIVEN]
+            close = difflib.get_close_matches(shown, givable, n=1)
+            there = f"Did you mean {close[0]!r}?" if close else f"There is {', '.join(givable) or 'none'}."
             raise RequestRejected(f"Unknown field {shown!r} of {whose}.", hint=there, param=shown)
     for name, parameter in known.items():
         if parameter.required and name not in read:
