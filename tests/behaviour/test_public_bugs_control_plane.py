@@ -64,7 +64,7 @@ def test_39520_25319_an_update_by_another_worker_is_seen_on_every_shard_once_it_
             "UpdateWeightFromDiskReqInput",
             http_worker_ipc=other.endpoint,
             model_path="/elsewhere",
-            load_format=None,
+            load_format="auto",
             weight_version="the new one",
         )
         assert other.receive().success

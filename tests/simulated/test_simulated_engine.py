@@ -105,11 +105,12 @@ def test_an_unknown_session_is_an_abort(worker: PlainWorker):
 
 def test_control_messages_are_answered(worker: PlainWorker):
     assert worker.ask("FlushCacheReqInput").success is True
-    assert worker.ask("GetInternalStateReq").internal_state["num_running_reqs"] == 0
+    assert worker.ask("GetInternalStateReq").internal_state["model_path"] == "simulated-model"
     assert worker.ask("OpenSessionReqInput", capacity_of_str_len=9, session_id="s").success is True
     assert worker.ask("ProfileReq").success is True
-    assert worker.ask("UpdateWeightFromDiskReqInput", model_path="m", weight_version="v2").success is True
-    _, _, chunks = answer(worker, "abc")
+    assert worker.ask("UpdateWeightFromDiskReqInput", model_path="m", load_format="auto", weight_version="v2").success
+    text, _, chunks = answer(worker, "abc")
+    assert text == "[m]abcab"
     assert chunks[-1]["weight_versions"][0].version == "v2"
 
 

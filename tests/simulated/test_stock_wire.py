@@ -23,8 +23,10 @@ from sglang_subgw.engine.simulated import ByteTokenizer, logprob_of
 from sglang_subgw.engine.simulated.frames import frame_codec
 from sglang_subgw.engine.simulated.generation import Generation, stray_request
 from sglang_subgw.engine.simulated.outputs import messages
-from sglang_subgw.engine.simulated.checks import violations
-from sglang_subgw.engine.simulated.structs import make
+from sglang.srt.managers.tokenizer_control_mixin import _COMMUNICATOR_SPECS
+from sglang_subgw.engine.simulated.checks import UNANSWERED, violations
+from sglang_subgw.engine.simulated.control.plane import Control, answer_kind
+from sglang_subgw.engine.simulated.structs import make, member
 
 name = sys.argv[1]
 codec = frame_codec(name)
@@ -63,6 +65,20 @@ for kind, fields in {
     got = decode(codec.encode(make(kind, http_worker_ipc="ipc:///w", **fields)))
     assert type(got) is getattr(io, kind)
     assert all(getattr(got, key) == value for key, value in fields.items())
+start = codec.decode(encode(io.ProfileReq(http_worker_ipc="ipc:///w")))
+assert start.req_type == 1 and not list(violations(start)), list(violations(start))
+stop = decode(codec.encode(make("ProfileReq", req_type=member("sglang.srt.managers.io_struct.ProfileReqType", 2))))
+assert stop.req_type is io.ProfileReqType.STOP_PROFILE
+loaded = {"success": True, "error_message": "", "loaded_adapters": {"a": "/a"}}
+assert decode(codec.encode(make("LoRAUpdateOutput", **loaded))) == io.LoRAUpdateOutput(**loaded)
+place = make("ParallelismInfo", role="target", **dict.fromkeys(
+    ("tp_rank", "tp_size", "dp_rank", "dp_size", "pp_rank", "pp_size", "rank", "size"), 1))
+checksum = make("ChecksumInfo", checksums={"w": "0"}, per_gpu_checksum="0", parallelism_info=[place])
+checked = decode(codec.encode(make("CheckWeightsReqOutput", success=True, message="", payload=[checksum])))
+assert checked.payload[0].parallelism_info[0].role == "target"
+asked = {answer_kind(kind) for kind in Control(None, None, keep_received=False).kinds - UNANSWERED}
+specified = {spec[1].__name__ for spec in _COMMUNICATOR_SPECS}
+assert asked == specified | {"OpenSessionReqOutput", "UpdateWeightFromDiskReqOutput"}, asked ^ specified
 print("same")
 """
 

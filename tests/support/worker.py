@@ -10,7 +10,10 @@ import zmq
 
 from sglang_subgw.contract import EngineContract
 from sglang_subgw.engine.simulated.frames import frame_codec
+from sglang_subgw.engine.simulated.schema import structs
 from sglang_subgw.engine.simulated.structs import Struct, make
+
+_REQUEST_FIELDS = structs()["TokenizedGenerateReqInput"].types.keys()
 
 
 class PlainWorker:
@@ -25,11 +28,11 @@ class PlainWorker:
         self._push = self._context.socket(zmq.PUSH)
         self._push.connect(contract.wire.worker_endpoint)
 
-    def send(self, kind: str, **fields: Any) -> None:
+    def send(self, kind: str, /, **fields: Any) -> None:
         """Send one message, with this worker's address unless another is given."""
         self.send_frame(self.codec.encode(make(kind, **fields)))
 
-    def ask(self, kind: str, **fields: Any) -> Struct:
+    def ask(self, kind: str, /, **fields: Any) -> Struct:
         """Send a control message and receive the next message."""
         self.send(kind, http_worker_ipc=self.endpoint, **fields)
         return self.receive()
@@ -70,7 +73,7 @@ class PlainWorker:
         }
         params: dict[str, Any] = {"max_new_tokens": 8, "stop_strs": [], "stop_regex_strs": [], "is_normalized": True}
         for name, value in fields.items():
-            (request if name in request or name == "session_params" else params)[name] = value
+            (request if name in _REQUEST_FIELDS else params)[name] = value
         if params["stop_strs"]:
             params["stop_str_max_len"] = max(map(len, params["stop_strs"]))
         return make("TokenizedGenerateReqInput", sampling_params=make("SamplingParams", **params), **request)

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from .schema import mismatch
 from .structs import Struct
+
+UNANSWERED: Final = frozenset(
+    {
+        "AbortReq",
+        "CloseSessionReqInput",
+        "ConfigureLoggingReq",
+        "ContinueGenerationReqInput",
+        "FreezeGCReq",
+        "PauseGenerationReqInput",
+        "ShutdownReq",
+        "TokenizerWorkerRegistrationReq",
+    }
+)
+"""Messages that nobody answers: they need no address."""
 
 
 def violations(message: Struct) -> Iterator[str]:
@@ -31,8 +46,8 @@ def violations(message: Struct) -> Iterator[str]:
         case "TokenizerWorkerRegistrationReq":
             if not message.worker_ipc_name.startswith("ipc://"):
                 yield f"TokenizerWorkerRegistrationReq.worker_ipc_name: {message.worker_ipc_name!r}"
-    if message.__struct_name__.endswith(("ReqInput", "StateReq")) and message.__struct_name__[:5] != "Batch":
-        worker = getattr(message, "http_worker_ipc", None)
+    if "http_worker_ipc" in message.__spec__.types and message.__struct_name__ not in UNANSWERED:
+        worker = message.http_worker_ipc
         if not isinstance(worker, str) or not worker.startswith("ipc://"):
             yield f"{message.__struct_name__}.http_worker_ipc: {worker!r} is no address to answer to"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...contract import EngineContract, FeatureFacts, ModelFacts, WireFacts
+from ...shard.coordination import SOCKET_NAME as COORDINATOR
 from ..tokenization import SOCKET_NAME
 from .schema import VERSION, field_lists, modules
 from .tokenizer import CHAT_TEMPLATE, ByteTokenizer
@@ -44,6 +45,7 @@ def simulated_contract(
         wire=WireFacts(
             worker_endpoint=f"ipc://{runtime_dir}/router",
             runtime_dir=str(runtime_dir),
+            coordinator=str(runtime_dir / COORDINATOR),
             codec=codec,
             schema=field_lists(),
             modules=modules(),

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
+from ..coordinator import Coordinator
 from ..tokenization import SOCKET_NAME, TokenizationService
 from .checks import violations
 from .contract import simulated_contract
 from .control import Control
+from .engine_side import EngineSide
 from .faults import Faults
 from .frames import Undecodable, frame_codec
 from .generation import Generation, stray_request
@@ -29,7 +31,7 @@ DRAIN_PER_WAKE_UP = 512
 class SimulatedEngine:
     """An engine in a thread of this process, with the attributes a Gateway needs of a running engine.
 
-    `received`, `aborted` and `violations` are what tests look at; `faults` may be changed while it runs.
+    `received`, `aborted`, `violations` and `control` are what tests look at; `faults` may be changed while it runs.
     """
 
     def __init__(
@@ -58,6 +60,8 @@ class SimulatedEngine:
         self.registered: list[str] = []
         self.death_reason = ""
         self._tokenization = TokenizationService(str(Path(runtime_dir) / SOCKET_NAME), lambda: self.tokenizer)
+        self.engine_side = EngineSide()
+        self.coordinator = Coordinator(self.contract.wire.coordinator, {}, self.engine_side.calls)
         self._codec = frame_codec(codec)
         self._grouped = grouped
         self._step_seconds = step_seconds
@@ -65,7 +69,7 @@ class SimulatedEngine:
         self._scheduler = Scheduler(
             self.contract, self.tokenizer, script, max_running=max_running, max_queued=max_queued
         )
-        self._control = Control(self._scheduler)
+        self.control = Control(self._scheduler, self._wake, keep_received=keep_received)
         self._on_death: list[Callable[[str], object]] = []
         self._commands: deque[Callable[[], object]] = deque()
         self._changed = threading.Condition()
@@ -94,6 +98,7 @@ class SimulatedEngine:
         """Bind the router's socket and serve."""
         self._tokenization.start()
         try:
+            self.coordinator.start()
             self._transport = Transport(self.contract.wire.worker_endpoint)
         except BaseException:
             self.stop()
@@ -109,6 +114,7 @@ class SimulatedEngine:
             self._transport.wake()
         if self._thread is not None:
             self._thread.join()
+        self.coordinator.close()
         self._tokenization.close()
         Path(self.contract.wire.runtime_dir, "tokenizer.json").unlink(missing_ok=True)
 
@@ -216,6 +222,9 @@ class SimulatedEngine:
 
     def _command(self, command: Callable[[], object]) -> None:
         self._commands.append(command)
+        self._wake()
+
+    def _wake(self) -> None:
         if self._transport is not None:
             self._transport.wake()
 
@@ -231,11 +240,12 @@ class SimulatedEngine:
                 self._read_router()
                 now = time.monotonic()
                 if now >= next_step and self._has_work():
-                    next_step = max(next_step + self._step_seconds, now) + self.faults.delay_seconds
+                    slowed = self.faults.delay_seconds + self.control.running.step_sleep
+                    next_step = max(next_step + self._step_seconds, now) + slowed
                     self._step()
                 if self._scheduler.idle:
                     self._scheduler.on_idle()
-                self._control.check_pending()
+                self.control.tick()
                 for worker, reply in self._scheduler.take_replies():
                     self._send("router", worker, reply)
                 with self._changed:
@@ -245,6 +255,8 @@ class SimulatedEngine:
             self._scheduler.violations.append(f"the scheduler died of {self.death_reason}")
         finally:
             self._transport.close(linger_ms=0)
+            with self._changed:
+                self._changed.notify_all()
         if self.death_reason:
             for callback in self._on_death:
                 callback(self.death_reason)
@@ -255,7 +267,7 @@ class SimulatedEngine:
     def _wait_seconds(self, next_step: float, now: float) -> float | None:
         if self._has_work():
             return next_step - now
-        return None if self._scheduler.idle else 0.05
+        return None if self._scheduler.idle and not self.control.waits else 0.05
 
     def _read_router(self) -> None:
         if self._router_dead or self.faults.router_silent or self._transport is None:
@@ -286,13 +298,15 @@ class SimulatedEngine:
                 for item in message.batch:
                     self._scheduler.add(item)
             case "PauseGenerationReqInput" | "ContinueGenerationReqInput" as kind:
+                self.control.record(message)
                 pause = kind == "PauseGenerationReqInput"
                 for worker in self.registered:
                     self._send("router", worker, make("PauseContinueBroadcastReq", is_pause=pause))
                 if not (pause and message.mode == "abort"):
-                    self._control.handle(message)
+                    self.control.handle(message)
             case _:
-                self._control.handle(message)
+                self.control.record(message)
+                self.control.handle(message)
 
     def _step(self) -> None:
         for worker, message in self._messages(self._scheduler.step()):

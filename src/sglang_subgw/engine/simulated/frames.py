@@ -10,8 +10,8 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
-from .schema import mismatch, structs
-from .structs import REBUILD, Struct, TimeStats, as_sglang, make, struct_class
+from .schema import Member, mismatch, structs
+from .structs import REBUILD, Struct, TimeStats, as_sglang, make, member, member_class, struct_class
 
 try:
     import msgspec
@@ -63,6 +63,8 @@ class _Unpickler(pickle.Unpickler):
             return set
         if (spec := structs().get(name)) is not None and spec.module == module:
             return struct_class(name)
+        if (enumeration := member_class(module, name)) is not None:
+            return enumeration
         if name in ("APIServerReqTimeStats", "SchedulerReqTimeStats"):
             return TimeStats
         if (module, name) == ("http", "HTTPStatus"):
@@ -104,12 +106,14 @@ def _as_array(message: Struct) -> list[Any]:
     for at, name in enumerate(spec.names):
         if name in _PICKLED and values[at] is not None:
             values[at] = ["PickleWrapper", as_sglang(pickle.dumps(values[at]))]
+        elif isinstance(values[at], Member):
+            values[at] = int(values[at])
     return [spec.name, *values] if spec.tagged else values
 
 
 def _encode_hook(value: Any) -> Any:
     if isinstance(value, Struct):
-        return _as_array(value)
+        return _as_array(value) if value.__spec__.array_like else dict(vars(value))
     if isinstance(value, array):
         meta = msgspec.msgpack.encode(value.typecode)
         return msgspec.msgpack.Ext(_EXT_ARRAY, struct.pack(">I", len(meta)) + meta + value.tobytes())
@@ -142,7 +146,9 @@ def _from_array(name: str, values: list[Any]) -> Struct:
 
 
 def _typed(value: Any, kind: Any) -> Any:
-    """Nested structs and sets arrive as plain arrays."""
+    """Nested structs and sets arrive as plain arrays, members of enumerations as plain integers."""
+    if isinstance(kind, list) and kind[0] == "enum" and value in kind[2:]:
+        return member(kind[1], value)
     if not isinstance(value, list) or not isinstance(kind, list):
         return value
     head, *args = kind

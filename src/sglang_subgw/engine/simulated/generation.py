@@ -39,6 +39,9 @@ class Generation:
         self.finish_reason: FinishReason | None = None
         self.to_finish: FinishReason | None = None
         self.input_logprobs_sent = False
+        self.retractions = 0
+        self.weight_changes: list[tuple[str, int]] = []
+        """The version that each change of weights replaced, and how many tokens there were by then."""
         self._incremental = IncrementalText(tokenizer, skip_special_tokens=self.params.skip_special_tokens)
         self._sent_tokens = 0
         self._sent_text = 0
@@ -48,6 +51,31 @@ class Generation:
         self.prompt = [0]
         self.return_logprob = False
         self.to_finish = abort_reason(message, status, kind)
+
+    def abort(self) -> None:
+        """End at the next step, unless it has ended."""
+        if self.finish_reason is None and self.to_finish is None:
+            self.to_finish = abort_reason()
+
+    @property
+    def aborted(self) -> bool:
+        """It has ended before its time."""
+        return self.finish_reason is not None and self.finish_reason["type"] == "abort"
+
+    def weight_versions(self, current: str) -> list[Struct]:
+        """Which version of the weights made which tokens, as SGLang's compute_weight_version_spans."""
+        length = len(self.output)
+        spans: list[tuple[str, int, int]] = []
+        for version, end in [*self.weight_changes, (current, length)]:
+            last, start, at = spans[-1] if spans else (None, 0, 0)
+            end = min(end, length)
+            if spans and end <= at:
+                continue
+            if version == last:
+                spans[-1] = version, start, end
+            else:
+                spans.append((version, at, end))
+        return [make("WeightVersionSpan", version=version, start=start, end=end) for version, start, end in spans]
 
     def step(self) -> None:
         """Sample one token and see whether it ends the request; a finish asked for from outside comes first."""

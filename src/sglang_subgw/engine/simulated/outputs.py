@@ -65,7 +65,6 @@ def _message(rows: list[Row], workers: list[str] | None) -> Struct:
 def _row(generation: Generation, weight_version: str) -> Row:
     text, ids, start = generation.take()
     done = generation.finish_reason is not None
-    spans = [make("WeightVersionSpan", version=weight_version, start=0, end=len(generation.output))]
     return {
         "rids": generation.rid,
         "finished_reasons": generation.finish_reason,
@@ -75,8 +74,8 @@ def _row(generation: Generation, weight_version: str) -> Row:
         "completion_tokens": start + len(ids),
         "reasoning_tokens": 0,
         "cached_tokens": generation.cached_tokens,
-        "retraction_counts": 0,
-        "weight_versions": spans if done else None,
+        "retraction_counts": generation.retractions,
+        "weight_versions": generation.weight_versions(weight_version) if done else None,
         "cached_tokens_details": None,
         "dp_ranks": 0,
         "time_stats": TimeStats(),

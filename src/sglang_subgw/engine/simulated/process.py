@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ...contract import EngineContract, sweep_stale
+from ...shard.coordination import SOCKET_NAME as COORDINATOR
 from ..tokenization import SOCKET_NAME
 
 
@@ -71,7 +72,7 @@ class SimulatedEngineProcess:
         if self._process.stdout is not None:
             self._process.stdout.close()
         runtime_dir = Path(self.contract.wire.runtime_dir)
-        for name in ("contract.json", "tokenizer.json", "router", SOCKET_NAME):
+        for name in ("contract.json", "tokenizer.json", "router", SOCKET_NAME, COORDINATOR):
             (runtime_dir / name).unlink(missing_ok=True)
         sweep_stale()
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Iterator
 from http import HTTPStatus
 
 from ...contract import EngineContract
 from .generation import Generation, abort_reason
+from .model import LoadedModel, marked
 from .script import Script, constrained, grammar_error
+from .sessions import Sessions
 from .structs import Struct, make
 from .tokenizer import ByteTokenizer
 
@@ -33,22 +36,34 @@ class Scheduler:
         self.replies: list[tuple[str, Struct]] = []
         self.aborted: list[str] = []
         self.violations: list[str] = []
-        self.sessions: set[str] = set()
+        self.sessions = Sessions(tokenizer)
+        self.model = LoadedModel(contract.model.model_path)
+        self.released: set[str] = set()
+        """The memory that is given back: nothing can be computed without it."""
         self.paused = False
         self.weight_version = contract.model.weight_version
         self.steps = 0
+        self.max_running = max_running
         self._tokenizer = tokenizer
         self._script = constrained(script)
-        self._max_running = max_running
         self._max_queued = max_queued
         self._health_checks: deque[str] = deque()
         self._rids_seen: set[str] = set()
-        self._cache: set[tuple[int, ...]] = set()
+        self._cache: set[tuple[str | None, tuple[int, ...]]] = set()
 
     @property
     def idle(self) -> bool:
         """Whether nothing waits or runs."""
         return not self.waiting and not self.running
+
+    @property
+    def flushable(self) -> bool:
+        """Whether nothing holds memory: what waits for a pause to end doesn't."""
+        return not self.running and (self.paused or not self.waiting)
+
+    def uses(self, lora_id: str | None) -> list[str]:
+        """The rids of what waits or runs with an adapter."""
+        return [g.rid for g in (*self.waiting, *self.running) if g.request.lora_id == lora_id]
 
     def add(self, request: Struct) -> None:
         """Take a request in: queue it, answer it at once, or refuse it, by SGLang's rules."""
@@ -60,16 +75,12 @@ class Scheduler:
         self._rids_seen.add(request.rid)
         if not all(0 <= token < self._tokenizer.vocab_size for token in request.input_ids):
             self.violations.append(f"rid {request.rid} has ids outside the vocabulary")
+        if request.lora_id is not None and request.lora_id not in self.model.adapters:
+            self.violations.append(f"rid {request.rid} has lora_id {request.lora_id}, which isn't loaded")
+        self._check_routing(request)
         generation = self._generation(request)
-        if self._max_queued is not None and len(self.waiting) + 1 > self._max_queued:
-            reason = {
-                "type": "abort",
-                "status_code": HTTPStatus.SERVICE_UNAVAILABLE,
-                "message": "The request queue is full.",
-            }
-            self._echo_abort(generation, reason)
-            return
-        self.waiting.append(generation)
+        if self._enqueue(generation) and generation.to_finish is None:
+            self.sessions.started(generation)
 
     def abort(self, message: Struct) -> None:
         """SGLang's rule: every rid that *starts with* the given one."""
@@ -80,14 +91,16 @@ class Scheduler:
         for generation in self.running:
             if generation.to_finish is None and (message.abort_all or generation.rid.startswith(message.rid)):
                 self.aborted.append(generation.rid)
-                generation.to_finish = abort_reason()
+                generation.abort()
 
     def step(self) -> list[Generation]:
         """One forward step: admit, sample one token each, and give those whose state is to be sent."""
         if self.paused:
             return []
+        if lost := self.released & {"weights", "kv_cache"}:
+            raise RuntimeError(f"a step without the memory of {', '.join(sorted(lost))}, which was released")
         self.steps += 1
-        while self.waiting and len(self.running) < self._max_running:
+        while self.waiting and len(self.running) < self.max_running:
             self._admit(self.waiting.popleft())
         for generation in self.running:
             generation.step()
@@ -102,20 +115,44 @@ class Scheduler:
             self._answer_health_check()
 
     def retract(self) -> None:
-        """Running requests go back to the front of the queue."""
-        self.waiting.extendleft(reversed(self.running))
-        self.running = []
+        """Running requests go back to the queue, behind what waits, as SGLang's own pause has it."""
+        retracted, self.running = self.running, []
+        for generation in retracted:
+            generation.retractions += 1
+            self._enqueue(generation)
 
     def flush(self) -> bool:
-        """Forget the prefix cache; only while idle."""
-        if self.idle:
+        """Forget the prefix cache; only while nothing holds memory."""
+        if self.flushable:
             self._cache.clear()
-        return self.idle
+        return self.flushable
+
+    def set_weight_version(self, version: str | None) -> None:
+        """What is made from now on is of this version; None leaves it as it is."""
+        if version is None or version == self.weight_version:
+            return
+        for generation in (*self.running, *self.waiting):
+            if generation.output:
+                generation.weight_changes.append((self.weight_version, len(generation.output)))
+        self.weight_version = version
 
     def take_replies(self) -> Iterator[tuple[str, Struct]]:
         """What the router has to send since the last call."""
         replies, self.replies = self.replies, []
         yield from replies
+
+    def _enqueue(self, generation: Generation) -> bool:
+        """Let it wait; False if there is no room, which its worker is told."""
+        if self._max_queued is not None and len(self.waiting) + 1 > self._max_queued:
+            reason = {
+                "type": "abort",
+                "status_code": HTTPStatus.SERVICE_UNAVAILABLE,
+                "message": "The request queue is full.",
+            }
+            self._echo_abort(generation, reason)
+            return False
+        self.waiting.append(generation)
+        return True
 
     def _answer_health_check(self) -> None:
         if self._health_checks:
@@ -123,26 +160,54 @@ class Scheduler:
             self.replies.append((worker, make("HealthCheckOutput", http_worker_ipc=worker)))
 
     def _admit(self, generation: Generation) -> None:
-        prompt = tuple(generation.prompt)
+        prompt = generation.request.lora_id, tuple(generation.prompt)
         if not generation.output:
-            generation.cached_tokens = max(len(prompt) - 1, 0) if prompt in self._cache else 0
+            generation.cached_tokens = max(len(generation.prompt) - 1, 0) if prompt in self._cache else 0
             self._cache.add(prompt)
         self.running.append(generation)
 
+    def _check_routing(self, request: Struct) -> None:
+        """Raises as SGLang's own processes do, and end by it."""
+        features = self.contract.features
+        rank, ranks = request.routed_dp_rank, features.num_dp_ranks
+        if ranks > 1 and rank is not None and not 0 <= rank < ranks:
+            raise ValueError(f"DP rank {rank} is not active.")
+        if self._lacks_room(request) and request.time_stats is None:
+            raise AttributeError("'NoneType' object has no attribute 'trace_ctx'")
+
+    def _lacks_room(self, request: Struct) -> bool:
+        """Prefill and decode could not meet; with several ranks SGLang's controller sees to it."""
+        features = self.contract.features
+        return (
+            features.disaggregation_mode != "null"
+            and features.disaggregation_transfer_backend != "fake"
+            and features.num_dp_ranks == 1
+            and request.bootstrap_room is None
+        )
+
     def _generation(self, request: Struct) -> Generation:
+        problem = ""
+        if request.session_params is not None and request.session_params.id is not None:
+            ids, problem = self.sessions.prompt(request)
+            if not problem:
+                request = make(request.__struct_name__, **{**vars(request), "input_ids": array("q", ids)})
         room = self.contract.model.context_length - len(request.input_ids) - 1
-        ids = iter(())
-        generation = Generation(request, ids, self._tokenizer, limit=max(room, 1))
-        if problem := self._problem(request):
+        generation = Generation(request, iter(()), self._tokenizer, limit=max(room, 1))
+        if problem := problem or self._problem(request):
             generation.fail(problem, HTTPStatus.BAD_REQUEST, "BadRequestError")
         else:
-            generation.ids = iter(self._script(request, self._tokenizer))
+            generation.ids = self._ids(request)
         return generation
 
+    def _ids(self, request: Struct) -> Iterator[int]:
+        ids = self._script(request, self._tokenizer)
+        if request.sampling_params.json_schema is not None:
+            return iter(ids)
+        return marked(ids, lambda: self.model.mark(request.lora_id), self._tokenizer)
+
     def _problem(self, request: Struct) -> str:
-        session = request.session_params
-        if session is not None and session.id is not None and session.id not in self.sessions:
-            return f"Invalid request: session id {session.id} does not exist"
+        if self._lacks_room(request):
+            return f"Invalid request: Disaggregated request received without bootstrap room id. req.rid={request.rid!r}"
         length, limit = len(request.input_ids), self.contract.model.max_req_input_len
         if length >= limit:
             return f"Input length ({length} tokens) exceeds the maximum allowed length ({limit} tokens)."
@@ -153,5 +218,12 @@ class Scheduler:
         return grammar_error(request.sampling_params)
 
     def _echo_abort(self, generation: Generation, reason: dict[str, object] | None) -> None:
-        echo = make("AbortReq", rid=generation.rid, http_worker_ipc=generation.worker, finished_reason=reason)
+        generation.finish_reason = abort_reason()
+        echo = make(
+            "AbortReq",
+            rid=generation.rid,
+            http_worker_ipc=generation.worker,
+            finished_reason=reason,
+            weight_versions=generation.weight_versions(self.weight_version),
+        )
         self.replies.append((generation.worker, echo))

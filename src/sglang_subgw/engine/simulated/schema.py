@@ -35,6 +35,10 @@ class StructSpec:
         return tuple(name for name in self.names if name not in self.defaults)
 
 
+class Member(int):
+    """A member of one of SGLang's enumerations, by its value; a plain integer is none."""
+
+
 @cache
 def structs() -> dict[str, StructSpec]:
     """Every message class and every struct inside one, by name."""
@@ -122,6 +126,6 @@ _COMPOSITE: Final[dict[str, Callable[[Any, list[Any]], str]]] = {
     "struct": _mismatch_struct,
     "literal": lambda value, args: "" if value in args else f"{value!r} is none of {args}",
     "enum": lambda value, args: (
-        "" if getattr(value, "value", value) in args[1:] else f"{value!r} is none of {args[1:]}"
+        "" if isinstance(value, Member) and value in args[1:] else f"{value!r} is no {args[0]} of {args[1:]}"
     ),
 }

@@ -11,7 +11,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any, ClassVar, Final
 
-from .schema import StructSpec, structs
+from .schema import Member, StructSpec, structs
 
 
 class Struct:
@@ -19,9 +19,10 @@ class Struct:
 
     __struct_name__: ClassVar[str]
     __spec__: ClassVar[StructSpec]
+    __defaults__: ClassVar[dict[str, Any]]
 
     def __init__(self, **fields: Any) -> None:
-        self.__dict__.update(self.__spec__.defaults)
+        self.__dict__.update(self.__defaults__)
         self.__dict__.update(fields)
         if unknown := self.__dict__.keys() - self.__spec__.types.keys():
             raise TypeError(f"{self.__struct_name__} has no field {sorted(unknown)}")
@@ -49,12 +50,31 @@ class TimeStats:
 def struct_class(name: str) -> type[Struct]:
     """The stand-in of one message class."""
     spec = structs()[name]
-    stand_in = type(name, (Struct,), {"__struct_name__": name, "__spec__": spec, "__module__": _alias(spec.module)})
+    defaults = {field: _default(value, spec.types[field]) for field, value in spec.defaults.items()}
+    stand_in = type(name, (Struct,), {"__struct_name__": name, "__spec__": spec, "__defaults__": defaults})
     _publish(stand_in, name, spec.module)
     return stand_in
 
 
-def make(name: str, **fields: Any) -> Struct:
+@cache
+def member_class(module: str, name: str) -> type[Member] | None:
+    """The stand-in of an enumeration, None for a name that is none on the wire."""
+    if f"{module}.{name}" not in _enumerations():
+        return None
+    stand_in = type(name, (Member,), {"__reduce__": lambda self: (type(self), (int(self),))})
+    _publish(stand_in, name, module)
+    return stand_in
+
+
+def member(path: str, value: int) -> Member:
+    """A member by its enumeration's full name and its value."""
+    module, _, name = path.rpartition(".")
+    stand_in = member_class(module, name)
+    assert stand_in is not None
+    return stand_in(value)
+
+
+def make(name: str, /, **fields: Any) -> Struct:
     """A message by its class's name; raises TypeError as SGLang's class does."""
     return struct_class(name)(**fields)
 
@@ -65,6 +85,16 @@ def as_sglang(frame: bytes) -> bytes:
         written = b"\x8c" + bytes([len(module)])
         frame = frame.replace(written + _alias(module).encode(), written + module.encode())
     return frame
+
+
+def _default(value: Any, kind: Any) -> Any:
+    return member(kind[1], value) if isinstance(kind, list) and kind[0] == "enum" else value
+
+
+@cache
+def _enumerations() -> frozenset[str]:
+    kinds = (kind for spec in structs().values() for kind in spec.types.values())
+    return frozenset(kind[1] for kind in kinds if isinstance(kind, list) and kind[0] == "enum")
 
 
 def _alias(module: str) -> str:

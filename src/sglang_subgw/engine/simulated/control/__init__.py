@@ -1,0 +1,5 @@
+"""The simulated scheduler's control plane: every message of SGLang's that isn't a request, and what it does."""
+
+from .plane import Control
+
+__all__ = ["Control"]
