@@ -13,6 +13,7 @@ from ..contract import EngineContract, FeatureFacts, ModelFacts, WireFacts
 from ..errors import EngineStartError
 from ..shard.coordination import SOCKET_NAME as COORDINATOR
 from ..storage import writing
+from .publishing import kv_event_facts, load_facts
 from .schema import read_modules, read_schema
 from .tokenization import SOCKET_NAME
 
@@ -30,6 +31,13 @@ def contract_from_engine(engine: Any, runtime_dir: Path, *, engine_id: str) -> E
     from sglang.srt.managers import io_struct
 
     args = _server_args(engine.tokenizer_manager.server_args)
+    features = _features(engine, args)
+    info = _plain(
+        {
+            **engine._scheduler_init_result.scheduler_infos[0],
+            "startup_time": getattr(engine.tokenizer_manager, "startup_time", None),
+        }
+    )
     return EngineContract(
         engine_id=engine_id,
         sglang_version=__version__,
@@ -42,14 +50,11 @@ def contract_from_engine(engine: Any, runtime_dir: Path, *, engine_id: str) -> E
             modules=read_modules(),
         ),
         model=_model(engine, args, runtime_dir),
-        features=_features(engine, args),
+        features=features,
+        loads=load_facts(engine),
+        kv_events=kv_event_facts(args, info, features.num_dp_ranks, runtime_dir),
         server_args=args,
-        scheduler_info=_plain(
-            {
-                **engine._scheduler_init_result.scheduler_infos[0],
-                "startup_time": getattr(engine.tokenizer_manager, "startup_time", None),
-            }
-        ),
+        scheduler_info=info,
     )
 
 

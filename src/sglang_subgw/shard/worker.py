@@ -53,6 +53,8 @@ class TokenizerWorker:
         self.lora = Lora(self.coordination, self.control, self.adapters, contract.features)
         self.weights: dict[str, Any] = {}
         """The weights that the engine has now: `version`, `model_path`, `load_format`."""
+        self.endings: set[Callable[[str], None]] = set()
+        """Called with the reason when the engine is gone, or this worker leaves it."""
         self._slot = slot
         self._codec = codec_for(contract.wire)
         self._table = Table(slot)
@@ -112,7 +114,7 @@ class TokenizerWorker:
     async def submit(self, request: GenerateRequest) -> Call:
         """Check, tokenize and send; raises RequestRejected or EngineUnavailable with nothing left behind."""
         created_at = request.received_time or time.perf_counter()
-        self._check_open()
+        self.check_open()
         check_request(request, self.contract)
         plan = expand(request)
         claimed = self._table.claim(_names(plan))
@@ -125,7 +127,7 @@ class TokenizerWorker:
                 for item in ready:
                     await self._outbound.warm_up(request, item, claimed)
                 await self.gate.passed()
-            self._check_open()
+            self.check_open()
             return self._outbound.dispatch(request, plan, ready, claimed, created_at)
         except WireError as exc:
             # The codec's own check is the last one: what fails it would have ended the engine's router.
@@ -141,7 +143,7 @@ class TokenizerWorker:
 
     def abort_all(self) -> None:
         """Abort everything in the engine, of every shard."""
-        self._check_open()
+        self.check_open()
         self.send("AbortReq", {"rid": "", "abort_all": True})
 
     def abort_sample(self, sample: Sample) -> None:
@@ -174,6 +176,7 @@ class TokenizerWorker:
             self.control.fail(error)
             # What waits for the engine to go on learns that it won't.
             self.gate.give_up()
+            self._tell_ending(error.message)
         for sample in self._table:
             if not for_good:
                 self.abort_sample(sample)
@@ -188,13 +191,15 @@ class TokenizerWorker:
         self._failure = self._failure or EngineUnavailable("The server is stopping.")
         self.control.fail(self._failure)
         self.gate.give_up()
+        self._tell_ending(self._failure.message)
         await self.coordination.close()
         if self._socket is not None:
             self._socket.close()
             self._socket = None
         self.tokenizer.close()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise EngineUnavailable unless requests can be sent."""
         if self._failure is not None:
             # A new one each time: a shared exception would collect the tracebacks of all that it met.
             raise EngineUnavailable(self._failure.message)
@@ -287,6 +292,10 @@ class TokenizerWorker:
     def _on_unknown(self, rid: str) -> None:
         if not rid.startswith(HEALTH_CHECK):
             self._slot.add(Word.UNKNOWN_RIDS)
+
+    def _tell_ending(self, reason: str) -> None:
+        for tell in self.endings:
+            tell(reason)
 
     def _wake_listeners(self) -> None:
         for heard in self._listeners:
