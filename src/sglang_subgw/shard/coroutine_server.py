@@ -35,12 +35,15 @@ class CoroutineServer:
         try:
             await self._task
         except asyncio.CancelledError:
-            if not self._overdue:
+            if self._overdue:
+                log.warning("%s did not return when it was to, and was cancelled.", self._name)
+                return
+            serving = asyncio.current_task()
+            if serving is None or serving.cancelling():
                 raise
-            log.warning("%s did not return when it was to, and was cancelled.", self._name)
-        else:
-            if not self._engine.draining:
-                raise RuntimeError(f"{self._name} returned by itself; until_draining() tells when to")
+            raise RuntimeError(f"{self._name} cancelled itself") from None
+        if not self._engine.draining:
+            raise RuntimeError(f"{self._name} returned by itself; until_draining() tells when to")
 
     async def wait_started(self, serving: asyncio.Task[None]) -> None:
         """Until the function awaits `until_draining()`; raises what ended `serving` before that."""
