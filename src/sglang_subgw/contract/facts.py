@@ -66,6 +66,18 @@ class ModelFacts:
     default_sampling_params: dict[str, Any] = field(default_factory=dict)
     """From generation_config: temperature, top_p, top_k, min_p, repetition_penalty."""
     preferred_sampling_params: dict[str, Any] = field(default_factory=dict)
+    hidden_size: int = 0
+    is_matryoshka: bool = False
+    """Its embeddings can be shortened: to `matryoshka_dimensions`, or to any number if there are none."""
+    matryoshka_dimensions: tuple[int, ...] = ()
+    scores_positions: bool = False
+    """A classifier whose head is read at any position of a prompt (SGLang's score_and_pool)."""
+    is_cross_encoder: bool = False
+    """A classifier of pairs (SGLang's CrossEncodingPooler)."""
+    answers_decisions: bool = False
+    """A checkpoint that answers schema decisions, and nothing else."""
+    final_token: int | None = None
+    """What every tokenized text must end with (EmbeddingGemma)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +102,10 @@ class FeatureFacts:
     enable_cache_report: bool = False
     stream_response_default_include_usage: bool = False
     disable_radix_cache: bool = False
+    chunked_prefill_size: int | None = None
+    """-1 if prompts are always read at once."""
+    enable_mis: bool = False
+    """Several items are scored in one prompt (multi-item scoring)."""
     enable_strict_thinking: bool = False
     speculative_algorithm: str | None = None
     tool_call_parser: str | None = None
@@ -135,7 +151,8 @@ class EngineContract:
         wire = raw["wire"]
         wire["schema"] = {name: field_list(fields) for name, fields in wire["schema"].items()}
         model = raw["model"]
-        model["architectures"] = tuple(model["architectures"])
+        for name in ("architectures", "matryoshka_dimensions"):
+            model[name] = tuple(model[name])
         return cls(
             **{
                 **raw,

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from ..errors import EngineUnavailable, RequestRejected
+from .embedding_calls import EmbeddingCalls
 from .engine_loop import EngineLoop
 from .stock_worker import plain
 
@@ -22,11 +23,13 @@ class EngineCalls:
         self._loop = loop
         self._rpc = threading.Lock()
         self._ended = ""
+        embedding = EmbeddingCalls(engine, loop)
         self.calls = {
             "collective_rpc": self._collective_rpc,
             "serialize_tensors": self._serialize_tensors,
             "generate": self._generate,
-            "encode": self._encode,
+            "encode": embedding.encode,
+            "score": embedding.score,
         }
         self.streams = {"generate": self._generate_stream}
 
@@ -82,9 +85,6 @@ class EngineCalls:
 
     def _generate(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
         return self._loop.run(self._engine.async_generate(**arguments)), b""
-
-    def _encode(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
-        return self._loop.run(self._engine.async_encode(**arguments)), b""
 
     async def _generate_stream(self, arguments: dict[str, Any]) -> AsyncIterator[Any]:
         """From the tokenizer manager's loop to this one; left early, it is closed there, which aborts it."""

@@ -62,8 +62,6 @@ def _model(engine: Any, args: Mapping[str, Any], runtime_dir: Path) -> ModelFact
     manager, templates = engine.tokenizer_manager, engine.template_manager
     config = manager.model_config
     tokenizer = manager.tokenizer
-    if getattr(config, "is_embedding_gemma", False):
-        raise EngineStartError("EmbeddingGemma is tokenized by rules of its own, which a shard does not know.")
     return ModelFacts(
         model_path=manager.model_path,
         served_model_name=manager.served_model_name,
@@ -86,7 +84,31 @@ def _model(engine: Any, args: Mapping[str, Any], runtime_dir: Path) -> ModelFact
         chat_template_content_format=templates.jinja_template_content_format or "string",
         default_sampling_params=_plain(config.get_default_sampling_params()),
         preferred_sampling_params=_plain(manager.preferred_sampling_params or {}),
+        **_embedding(config, tokenizer),
     )
+
+
+def _embedding(config: Any, tokenizer: Any) -> dict[str, Any]:
+    """What concerns embeddings and scores."""
+    from sglang.srt.configs import model_config
+
+    architectures = list(getattr(config.hf_config, "architectures", None) or ())
+
+    def is_one(kind: str) -> bool:
+        check = getattr(model_config, kind, None)
+        return check is not None and bool(check(architectures))
+
+    return {
+        "hidden_size": int(getattr(config, "hidden_size", None) or 0),
+        "is_matryoshka": bool(getattr(config, "is_matryoshka", False)),
+        "matryoshka_dimensions": tuple(getattr(config, "matryoshka_dimensions", None) or ()),
+        "scores_positions": is_one("is_score_and_pool_model"),
+        "is_cross_encoder": is_one("is_cross_encoding_pooler_model"),
+        "answers_decisions": any(
+            getattr(config, name, None) is not None for name in ("joint_head_config", "pointer_head")
+        ),
+        "final_token": tokenizer.eos_token_id if tokenizer and getattr(config, "is_embedding_gemma", False) else None,
+    }
 
 
 def _save_tokenizer(tokenizer: Any, runtime_dir: Path) -> str:
@@ -155,6 +177,8 @@ def _features(engine: Any, args: Mapping[str, Any]) -> FeatureFacts:
         enable_cache_report=on("enable_cache_report"),
         stream_response_default_include_usage=on("stream_response_default_include_usage"),
         disable_radix_cache=on("disable_radix_cache"),
+        chunked_prefill_size=args.get("chunked_prefill_size"),
+        enable_mis=on("enable_mis"),
         enable_strict_thinking=on("enable_strict_thinking"),
         speculative_algorithm=args.get("speculative_algorithm"),
         tool_call_parser=_in_effect(manager, args, "tool_call_parser"),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ..shard import tokenize_frames as frames
+from ..shard.tokenize_local import Text
 from ..storage import writing
 
 log = logging.getLogger("sglang_subgw")
@@ -32,11 +33,17 @@ class Tokenizer(Protocol):
     def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
         """Each text's ids."""
 
+    def encode_typed(self, texts: Sequence[Text]) -> list[tuple[list[int], list[int]]]:
+        """The ids of each text or pair of texts, and the type of each id."""
+
     def decode_batch(self, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
         """Each row's text."""
 
     def pieces(self, tokens: Sequence[int]) -> list[str | None]:
         """The vocabulary's own spelling of each token, None for an unknown one."""
+
+    def id_of(self, piece: str) -> int | None:
+        """The token that the vocabulary spells so, None if there is none."""
 
 
 class TokenizationService:
@@ -129,6 +136,10 @@ class TokenizationService:
             match request:
                 case {"call": "encode", "texts": [*texts], "add_special_tokens": bool(add), **rest} if not rest:
                     return {"value": tokenizer.encode_batch(texts, add_special_tokens=add)}
+                case {"call": "encode_typed", "texts": [*texts], **rest} if not rest:
+                    return {"value": tokenizer.encode_typed(texts)}
+                case {"call": "id_of", "piece": str(piece), **rest} if not rest:
+                    return {"value": tokenizer.id_of(piece)}
                 case {"call": "decode", "rows": [*rows], "skip_special_tokens": bool(skip), **rest} if not rest:
                     return {"value": tokenizer.decode_batch(rows, skip_special_tokens=skip)}
                 case {"call": "pieces", "tokens": [*tokens], **rest} if not rest:

@@ -1,41 +1,19 @@
-"""From a checked prompt to the fields of the message that carries it."""
+"""From a prompt to generate from, checked, to the fields of the message that carries it."""
 
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ..contract import EngineContract
 from ..wire.message import Struct
 from .checks import rank_of
 from .expand import Prompt
+from .ready import Ready, names_adapters, priority_of
 from .request import GenerateRequest
 
-KIND = "TokenizedGenerateReqInput"
-
-
-@dataclass(slots=True)
-class Ready:
-    """A prompt that can be sent: as often as it has samples."""
-
-    prompt: Prompt
-    ids: array[int]
-    sampling: dict[str, Any]
-    fields: dict[str, Any]
-    """The message's fields but for rid and sampling_params."""
-
-    def message(self, rid: str, *, lora_id: str | None = None, warm_up: bool = False) -> dict[str, Any]:
-        """The fields of one copy; a warm-up only fills the prefix cache."""
-        fields = {**self.fields, "rid": rid}
-        if lora_id is not None:
-            fields["lora_id"] = lora_id
-        if warm_up:
-            fields["sampling_params"] = Struct("SamplingParams", {**self.sampling, "max_new_tokens": 0})
-            fields["stream"] = False
-        else:
-            fields["sampling_params"] = Struct("SamplingParams", self.sampling)
-        return fields
+KIND: Final = "TokenizedGenerateReqInput"
+BATCH_KIND: Final = "BatchTokenizedGenerateReqInput"
 
 
 class Builder:
@@ -45,10 +23,11 @@ class Builder:
         self._features = contract.features
         self._endpoint = endpoint
         self._fake_rooms = 0
-        # SGLang 0.5.23 and later want the name as well, for KV events.
-        self._named_adapters = any(name == "lora_name" for name, _ in contract.wire.schema.get(KIND, ()))
+        self._named_adapters = names_adapters(contract, KIND)
 
-    def build(self, request: GenerateRequest, prompt: Prompt, ids: array[int], sampling: dict[str, Any]) -> Ready:
+    def build(
+        self, request: GenerateRequest, prompt: Prompt, ids: array[int], sampling: dict[str, Any]
+    ) -> Ready[Prompt]:
         """The message of one prompt."""
         fields: dict[str, Any] = {
             "http_worker_ipc": self._endpoint,
@@ -79,9 +58,11 @@ class Builder:
             "disagg_prefill_dp_rank": request.disagg_prefill_dp_rank,
             "routing_key": request.routing_key,
             "require_reasoning": request.require_reasoning or None,
-            "priority": self._priority(request),
+            "priority": priority_of(request.priority, self._features),
             "extra_key": prompt.extra_key,
             "cache_salt": prompt.cache_salt,
+            "multi_item_delimiter_indices": prompt.multi_item_delimiter_indices,
+            "token_indices_to_pool": prompt.token_indices_to_pool,
         }
         fields.update((name, value) for name, value in optional.items() if value is not None)
         return Ready(prompt, ids, sampling, fields)
@@ -91,11 +72,6 @@ class Builder:
             self._fake_rooms += 1
             return self._fake_rooms - 1
         return prompt.bootstrap_room
-
-    def _priority(self, request: GenerateRequest) -> int | None:
-        if request.priority is None and self._features.enable_priority_scheduling:
-            return self._features.default_priority
-        return request.priority
 
 
 def _session(params: dict[str, Any] | None) -> Struct | None:

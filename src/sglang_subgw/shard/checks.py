@@ -1,16 +1,15 @@
-"""What a prompt must hold to before it is sent: SGLang's checks and messages, and what the engine never checks."""
+"""What a request to generate must hold to before it is sent, beside what every kind of request must."""
 
 from __future__ import annotations
 
 from array import array
-from typing import Any, Final
+from typing import Any
 
 from ..contract import EngineContract
 from ..errors import RequestRejected
 from .expand import Prompt
+from .limits import check_booleans, check_common, check_positions, fit
 from .request import GenerateRequest
-
-_INT64: Final = range(-(2**63), 2**63)
 
 
 def check_request(request: GenerateRequest, contract: EngineContract) -> None:
@@ -23,21 +22,8 @@ def check_request(request: GenerateRequest, contract: EngineContract) -> None:
     if request.session_params is not None and request.rid is not None:
         # A session names its turns by the engine's ids, which a rid of the client's own would hide.
         raise RequestRejected("rid can't be chosen for a request of a session.", param="rid")
-    if request.priority is not None and not (type(request.priority) is int and request.priority in _INT64):
-        raise RequestRejected(
-            "priority must be a signed 64-bit integer between -9223372036854775808 and 9223372036854775807",
-            param="priority",
-        )
-    for name in ("stream", "return_text_in_logprobs", "return_prompt_token_ids", "return_routed_experts"):
-        if type(getattr(request, name)) is not bool:
-            raise RequestRejected(f"{name} must be a boolean.", param=name)
-    adapters = request.lora_path if isinstance(request.lora_path, list) else [request.lora_path]
-    if not features.enable_lora and (adapter := next(filter(None, adapters), None)):
-        raise RequestRejected(
-            f"LoRA is not enabled, so there is no adapter {adapter!r}: "
-            "start the engine with --enable-lora to use lora_path.",
-            param="lora_path",
-        )
+    check_common(request, contract)
+    check_booleans(request, "stream", "return_text_in_logprobs", "return_prompt_token_ids", "return_routed_experts")
     if features.skip_tokenizer_init and (request.return_routed_experts or request.return_indexer_topk):
         name = "return_routed_experts" if request.return_routed_experts else "return_indexer_topk"
         raise RequestRejected(f"{name} is not implemented with skip_tokenizer_init.", param=name)
@@ -60,21 +46,8 @@ def _check_rank(request: GenerateRequest, ranks: int) -> None:
 def check_prompt(prompt: Prompt, ids: list[int], sampling: dict[str, Any], contract: EngineContract) -> array[int]:
     """The ids to send, cut if the engine allows that; adapts `sampling` likewise; raises RequestRejected."""
     model, features = contract.model, contract.features
-    if ids and not (min(ids) >= 0 and max(ids) < model.vocab_size):
-        wrong = next(token for token in ids if not 0 <= token < model.vocab_size)
-        raise RequestRejected(
-            f"input_ids contains out-of-vocabulary token id {wrong}; valid range is [0, {model.vocab_size}).",
-            param="input_ids",
-        )
     limit = model.context_length
-    count = len(ids) + model.num_reserved_tokens
-    if count >= limit:
-        if not features.allow_auto_truncate:
-            raise RequestRejected(
-                f"The input ({count} tokens) is longer than the model's context length ({limit} tokens)."
-            )
-        ids = ids[:limit]
-        count = len(ids)
+    ids, count = fit(ids, contract)
     # The client's own number, before the server's preferences, as SGLang does.
     wanted = prompt.sampling_params.get("max_new_tokens")
     if wanted is not None:
@@ -89,6 +62,7 @@ def check_prompt(prompt: Prompt, ids: list[int], sampling: dict[str, Any], contr
                 )
             sampling["max_new_tokens"] = max(0, limit - count)
     _check_logprobs(prompt, model.vocab_size)
+    _check_scoring(prompt, sampling, len(ids), contract)
     _check_hidden_states(prompt.return_hidden_states, contract)
     if prompt.custom_logit_processor and not features.enable_custom_logit_processor:
         raise RequestRejected(
@@ -125,6 +99,23 @@ def _check_logprobs(prompt: Prompt, vocab_size: int) -> None:
                 f"token_ids_logprob contains out-of-vocabulary token id {token}; valid range is [0, {vocab_size}).",
                 param="token_ids_logprob",
             )
+
+
+def _check_scoring(prompt: Prompt, sampling: dict[str, Any], count: int, contract: EngineContract) -> None:
+    """Scores at places of the prompt take the place of a token: the engine can't do both."""
+    for name in ("multi_item_delimiter_indices", "token_indices_to_pool"):
+        if getattr(prompt, name) is not None and not (
+            sampling.get("max_new_tokens") == 0
+            and prompt.return_logprob
+            and prompt.logprob_start_len == 0
+            and prompt.token_ids_logprob
+        ):
+            raise RequestRejected(
+                f"{name} is for scoring: it needs max_new_tokens=0, return_logprob=True, logprob_start_len=0 and "
+                "token_ids_logprob.",
+                param=name,
+            )
+    check_positions(prompt, count, contract)
 
 
 def _check_hidden_states(mode: bool | str, contract: EngineContract) -> None:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from ..contract import ShardState, Slot
 from ..errors import RequestError
 from .api.adapters import AdapterCalls
+from .api.embedding import EmbeddingCalls
 from .api.generation import GenerationCalls
 from .api.memory import MemoryCalls
 from .api.pausing import PauseCalls
 from .api.profiling import ProfileCalls
 from .api.rpc import RpcCalls
+from .api.scoring import ScoringCalls
 from .api.sessions import SessionCalls
 from .api.state import StateCalls
 from .api.weights import WeightCalls
@@ -21,6 +23,8 @@ from .worker import TokenizerWorker
 
 class ShardEngine(
     GenerationCalls,
+    EmbeddingCalls,
+    ScoringCalls,
     SessionCalls,
     PauseCalls,
     AdapterCalls,

@@ -51,17 +51,7 @@ def meta_info(
     """The `meta_info` of the sample's last message: a row of outputs, or an AbortReq that came back."""
     if abort is not None or columns is None:
         return _of_abort(sample, facts, abort or {})
-    meta: dict[str, Any] = {
-        "id": sample.public_id,
-        "finish_reason": sample.finish_reason,
-        "prompt_tokens": column(columns, "prompt_tokens", row),
-        "weight_version": facts.weight_version,
-        "num_retractions": column(columns, "retraction_counts", row),
-    }
-    stats: dict[str, Any] | None = None
-    if facts.enable_metrics and columns.get("time_stats") is not None:
-        stats = getattr(column(columns, "time_stats", row), "state", None) or {}
-        meta.update(_scheduler_times(stats))
+    meta, stats = _begin(sample, facts, columns, row)
     if sample.logprobs is not None:
         sample.logprobs.add_to(meta)
     completion_tokens = column(columns, "completion_tokens", row)
@@ -78,6 +68,34 @@ def meta_info(
         if facts.enable_metrics:
             _add_worker_times(meta, sample, stats, completion_tokens or 0)
     return meta
+
+
+def embedding_meta(sample: Sample, facts: AnswerFacts, columns: dict[str, Any], row: int) -> dict[str, Any]:
+    """The `meta_info` of an embedding."""
+    meta, stats = _begin(sample, facts, columns, row)
+    if sample.finished:
+        meta["e2e_latency"] = sample.finished_at - sample.created_at
+        if facts.enable_metrics:
+            _add_worker_times(meta, sample, stats, 0)
+    return meta
+
+
+def _begin(
+    sample: Sample, facts: AnswerFacts, columns: dict[str, Any], row: int
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """What every answer of the engine's begins with, and the scheduler's statistics of it."""
+    meta: dict[str, Any] = {
+        "id": sample.public_id,
+        "finish_reason": sample.finish_reason,
+        "prompt_tokens": column(columns, "prompt_tokens", row),
+        "weight_version": facts.weight_version,
+        "num_retractions": column(columns, "retraction_counts", row),
+    }
+    stats: dict[str, Any] | None = None
+    if facts.enable_metrics and columns.get("time_stats") is not None:
+        stats = getattr(column(columns, "time_stats", row), "state", None) or {}
+        meta.update(_scheduler_times(stats))
+    return meta, stats
 
 
 def _present(columns: dict[str, Any]) -> frozenset[str]:

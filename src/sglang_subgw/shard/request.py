@@ -1,4 +1,4 @@
-"""One client's generate request, as SGLang names its parts."""
+"""One client's request, to generate or to embed, as SGLang names its parts."""
 
 from __future__ import annotations
 
@@ -45,5 +45,31 @@ class GenerateRequest:
     priority: int | None = None
     extra_key: OneOrMany[str] = None
     cache_salt: OneOrMany[str] = None
+    multi_item_delimiter_indices: list[int] | list[list[int]] | None = None
+    """Multi-item scoring: where the items begin and end."""
+    token_indices_to_pool: list[int] | list[list[int]] | None = None
+    """Setwise scoring: the positions at which scores are read."""
     received_time: float | None = None
     """time.perf_counter() when the request arrived; None is now."""
+
+
+@dataclass(slots=True)
+class EmbeddingRequest:
+    """SGLang's EmbeddingReqInput, with its names and defaults, as far as a shard implements it."""
+
+    text: str | list[str] | list[list[str]] | None = None
+    """A text, a batch of them, or for a cross encoder a batch of pairs."""
+    input_ids: list[int] | list[list[int]] | None = None
+    sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None
+    """Checked and sent, as SGLang does, and of no effect."""
+    rid: OneOrMany[str] = None
+    """The client's own id: shown in answers and good for `abort`, never sent to the engine."""
+    is_cross_encoder_request: bool = False
+    lora_path: OneOrMany[str | None] = None
+    priority: int | None = None
+    dimensions: int | None = None
+    """How many numbers the embeddings have, for a model that can shorten them (Matryoshka)."""
+    return_pooled_hidden_states: bool = False
+    multi_item_delimiter_indices: list[int] | list[list[int]] | None = None
+    token_indices_to_pool: list[int] | list[list[int]] | None = None
+    received_time: float | None = None

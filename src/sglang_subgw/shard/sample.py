@@ -221,13 +221,17 @@ class Sample:
             for key in (*OUTPUT_LISTS, *self.customized):
                 if key in meta:
                     meta[key] = meta[key][since:]
-        if not self._sent_at and (self.finished or self.stream):
-            self._sent_at = time.time()
-            meta["response_sent_to_client_ts"] = self._sent_at
-        out["meta_info"] = meta
+        out["meta_info"] = self._stamped(meta)
         if self.prompt_token_ids is not None:
             out["prompt_token_ids"] = self.prompt_token_ids
         return out
+
+    def _stamped(self, meta: dict[str, Any]) -> dict[str, Any]:
+        """When the first answer and the last went to the client."""
+        if not self._sent_at and (self.finished or self.stream):
+            self._sent_at = time.time()
+            meta["response_sent_to_client_ts"] = self._sent_at
+        return meta
 
 
 _ERROR_TYPES = {400: "BadRequestError", 503: "ServiceUnavailableError"}

@@ -12,6 +12,9 @@ try:
 except ImportError:  # A free-threaded 3.13 has none.
     HAVE_TOKENIZERS = False
 
+type Text = str | Sequence[str]
+"""A text, or the two of a pair."""
+
 
 class LocalTokenizer:
     """Encodes and decodes with the tokenizers library, from any thread."""
@@ -31,6 +34,11 @@ class LocalTokenizer:
         """Each text's ids, without the GIL."""
         return [row.ids for row in self._tokenizer.encode_batch(list(texts), add_special_tokens=add_special_tokens)]
 
+    def encode_typed(self, texts: Sequence[Text]) -> list[tuple[list[int], list[int]]]:
+        """The ids of each text or pair of texts, with its special tokens, and the type of each id."""
+        items: list[Any] = [text if isinstance(text, str) else tuple(text) for text in texts]
+        return [(row.ids, row.type_ids) for row in self._tokenizer.encode_batch(items)]
+
     def decode_batch(self, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
         """Each row's text."""
         texts: list[str] = self._tokenizer.decode_batch(
@@ -41,6 +49,11 @@ class LocalTokenizer:
     def pieces(self, tokens: Sequence[int]) -> list[str | None]:
         """The vocabulary's own spelling of each token, None for an unknown one."""
         return [self._tokenizer.id_to_token(token) for token in tokens]
+
+    def id_of(self, piece: str) -> int | None:
+        """The token that the vocabulary spells so, None if there is none."""
+        token: int | None = self._tokenizer.token_to_id(piece)
+        return token
 
     def close(self) -> None:
         """Nothing is held."""

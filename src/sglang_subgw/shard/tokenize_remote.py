@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ..errors import EngineUnavailable, RequestRejected
 from . import tokenize_frames as frames
+from .tokenize_local import Text
 
 CALL_SECONDS: Final = 2.0
 """For a call on the shard's loop, which stands still meanwhile."""
@@ -44,6 +45,11 @@ class RemoteTokenizer:
         """Each text's ids, within `BATCH_SECONDS`."""
         return self._encode(list(texts), BATCH_SECONDS, add_special_tokens)
 
+    def encode_typed(self, texts: Sequence[Text]) -> list[tuple[list[int], list[int]]]:
+        """The ids of each text or pair of texts, with its special tokens, and the type of each id."""
+        plain = [text if isinstance(text, str) else list(text) for text in texts]
+        return [(ids, types) for ids, types in self._ask("encode_typed", BATCH_SECONDS, texts=plain)]
+
     def decode_batch(self, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
         """Each row's text."""
         texts: list[str] = self._ask(
@@ -54,6 +60,11 @@ class RemoteTokenizer:
     def pieces(self, tokens: Sequence[int]) -> list[str | None]:
         """The vocabulary's own spelling of each token, None for an unknown one; asked for in blocks, and kept."""
         return [self._piece(token) for token in tokens]
+
+    def id_of(self, piece: str) -> int | None:
+        """The token that the vocabulary spells so, None if there is none."""
+        token: int | None = self._ask("id_of", CALL_SECONDS, piece=piece)
+        return token
 
     def close(self) -> None:
         """End what is underway, with an error, and close the connections."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from ..contract import EngineContract
 from ..errors import RequestRejected
-from .tokenize_local import HAVE_TOKENIZERS, LocalTokenizer
+from .tokenize_local import HAVE_TOKENIZERS, LocalTokenizer, Text
 from .tokenize_remote import RemoteTokenizer
 
 INLINE_CHARACTERS: Final = 8192
@@ -70,14 +70,16 @@ class ShardTokenizer:
     async def encode_all(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[list[int]]:
         """Token ids of each text; long ones, and all that the engine's side encodes, in a thread: the loop goes on."""
         backend = self._need()
-        if not self.remote and sum(map(len, texts)) <= INLINE_CHARACTERS:
+        if self._inline(sum(map(len, texts))):
             return [backend.encode(text, add_special_tokens=add_special_tokens) for text in texts]
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(_REMOTE_THREADS if self.remote else 1, thread_name_prefix="tokenize")
-        # Only the batch calls of the library give up the GIL.
-        return await asyncio.get_running_loop().run_in_executor(
-            self._executor, lambda: backend.encode_batch(texts, add_special_tokens=add_special_tokens)
-        )
+        return await self._in_thread(lambda: backend.encode_batch(texts, add_special_tokens=add_special_tokens))
+
+    async def encode_typed(self, texts: Sequence[Text]) -> list[tuple[list[int], list[int]]]:
+        """The ids of each text or pair of texts, with its special tokens, and for each id the text that it is of."""
+        backend = self._need()
+        if self._inline(sum(len(text) if isinstance(text, str) else sum(map(len, text)) for text in texts)):
+            return backend.encode_typed(texts)
+        return await self._in_thread(lambda: backend.encode_typed(texts))
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The ids' text; raises RequestRejected without a tokenizer."""
@@ -99,6 +101,10 @@ class ShardTokenizer:
         """The vocabulary's own spelling of a token, None for an unknown one or without a tokenizer."""
         return None if self._backend is None else self._backend.pieces([token])[0]
 
+    def id_of(self, piece: str) -> int | None:
+        """The token that the vocabulary spells so, or None; raises RequestRejected without a tokenizer."""
+        return self._need().id_of(piece)
+
     def close(self) -> None:
         """End and wait for the threads; a shard's interpreter can't end before they have."""
         if self._backend is not None:
@@ -106,6 +112,15 @@ class ShardTokenizer:
         if self._executor is not None:
             self._executor.shutdown(wait=True, cancel_futures=True)
             self._executor = None
+
+    def _inline(self, characters: int) -> bool:
+        return not self.remote and characters <= INLINE_CHARACTERS
+
+    async def _in_thread[T](self, encode: Callable[[], T]) -> T:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(_REMOTE_THREADS if self.remote else 1, thread_name_prefix="tokenize")
+        # Only the batch calls of the library give up the GIL.
+        return await asyncio.get_running_loop().run_in_executor(self._executor, encode)
 
     def _need(self) -> LocalTokenizer | RemoteTokenizer:
         if self._backend is None:

@@ -15,14 +15,12 @@ from ..wire.codec import codec_for
 from ..wire.sockets import WorkerSocket
 from .adapters import Adapters
 from .call import Call
-from .checks import check_request
 from .control import Control
 from .coordination import Coordination
-from .expand import Plan, expand
 from .gate import Gate
 from .lora import Lora
 from .outbound import Outbound
-from .request import GenerateRequest
+from .request import EmbeddingRequest, GenerateRequest
 from .rids import HEALTH_CHECK, Rids
 from .sample import Sample
 from .table import Table
@@ -78,6 +76,7 @@ class TokenizerWorker:
         self._handlers: dict[str, Callable[[dict[str, Any]], None]] = {
             "BatchStrOutput": self._on_outputs,
             "BatchTokenIDOutput": self._on_outputs,
+            "BatchEmbeddingOutput": self._on_outputs,
             "AbortReq": self._on_abort,
             "PauseContinueBroadcastReq": self._on_pause,
             "HealthCheckOutput": _ignore,
@@ -111,15 +110,15 @@ class TokenizerWorker:
         if self._socket is not None:
             self._socket.look()
 
-    async def submit(self, request: GenerateRequest) -> Call:
+    async def submit(self, request: GenerateRequest | EmbeddingRequest) -> Call:
         """Check, tokenize and send; raises RequestRejected or EngineUnavailable with nothing left behind."""
         created_at = request.received_time or time.perf_counter()
         self.check_open()
-        check_request(request, self.contract)
-        plan = expand(request)
-        claimed = self._table.claim(_names(plan))
+        family = self._outbound.family_of(request)
+        plan = family.plan(request)
+        claimed = self._table.claim(plan.names)
         try:
-            ready = await self._outbound.prepare(request, plan)
+            ready = await family.prepare(request, plan)
             await self.gate.passed()
             if request.lora_path:
                 await self.lora.ensure({prompt.lora_path for prompt in plan.prompts if prompt.lora_path})
@@ -154,13 +153,13 @@ class TokenizerWorker:
         self.send("AbortReq", {"rid": sample.rid})
 
     async def health(self, timeout: float) -> bool:
-        """Ask for one token; True when anything at all arrives within `timeout` seconds."""
+        """Ask for the least there is; True when anything at all arrives within `timeout` seconds."""
         if self._failure is not None or self._socket is None:
             return False
         heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._listeners.add(heard)
         try:
-            self._outbound.ask_for_one_token()
+            self._outbound.check_health()
             async with asyncio.timeout(timeout):
                 await heard
         except (TimeoutError, EngineUnavailable):
@@ -306,8 +305,3 @@ class TokenizerWorker:
 
 def _ignore(fields: dict[str, Any]) -> None:
     """A sign of life, and nothing more."""
-
-
-def _names(plan: Plan) -> list[str]:
-    names = [prompt.rid for prompt in plan.prompts if prompt.rid is not None]
-    return names if plan.batch_name is None else [*names, plan.batch_name]

@@ -67,6 +67,24 @@ SENT: Final[dict[str, dict[str, Check]]] = {
         "priority": or_none(is_int),
         "extra_key": or_none(is_str),
         "cache_salt": or_none(is_str),
+        "multi_item_delimiter_indices": or_none(is_int_list),
+        "token_indices_to_pool": or_none(is_int_list),
+    },
+    "BatchTokenizedEmbeddingReqInput": {"batch": is_structs("TokenizedEmbeddingReqInput")},
+    "TokenizedEmbeddingReqInput": {
+        **_TO_ENGINE,
+        "input_text": or_none(is_str),
+        "input_ids": is_ids,
+        "mm_inputs": lambda value: value is None,
+        "token_type_ids": or_none(is_int_list),
+        "sampling_params": is_struct("SamplingParams"),
+        "lora_id": or_none(is_str),
+        "lora_name": or_none(is_str),
+        "priority": or_none(is_int),
+        "dimensions": or_none(is_int),
+        "return_pooled_hidden_states": is_bool,
+        "multi_item_delimiter_indices": or_none(is_int_list),
+        "token_indices_to_pool": or_none(is_int_list),
     },
     "SamplingParams": {
         "max_new_tokens": or_none(is_int),
@@ -110,6 +128,7 @@ SENT: Final[dict[str, dict[str, Check]]] = {
 
 MANDATORY: Final[dict[str, frozenset[str]]] = {
     "TokenizedGenerateReqInput": frozenset({"rid", "http_worker_ipc"}),
+    "TokenizedEmbeddingReqInput": frozenset({"rid", "http_worker_ipc"}),
     "AbortReq": frozenset({"rid"}),
     "SamplingParams": frozenset({"stop_strs", "stop_regex_strs", "is_normalized"}),
 }

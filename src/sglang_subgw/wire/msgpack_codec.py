@@ -10,6 +10,7 @@ from ..contract import REQUIRED, WireFacts
 from ..errors import WireError
 from .fields import Checker
 from .message import Member, Message, Opaque, Struct
+from .tensor_values import tensor
 from .unpickle import Reader
 
 try:
@@ -18,6 +19,7 @@ except ImportError:  # A free-threaded 3.13 has none.
     msgspec = None  # type: ignore[assignment]
 
 _EXT_ARRAY: Final = 1
+_EXT_TENSOR: Final = 2
 _METADATA_SIZE: Final = struct.Struct(">I")
 _UNTAGGED: Final = frozenset({"SamplingParams", "SessionParams", "WeightVersionSpan"})
 _PICKLED_COLUMNS: Final = ("time_stats", "customized_info")
@@ -106,10 +108,14 @@ def _enc_hook(value: Any) -> Any:
 
 
 def _ext_hook(code: int, data: memoryview) -> Any:
-    if code != _EXT_ARRAY:
+    if code not in (_EXT_ARRAY, _EXT_TENSOR):
         return Opaque(code)
     (size,) = _METADATA_SIZE.unpack_from(data)
     start = _METADATA_SIZE.size + size
-    values: array[Any] = array(msgspec.msgpack.decode(data[_METADATA_SIZE.size : start]))
+    metadata = msgspec.msgpack.decode(data[_METADATA_SIZE.size : start])
+    if code == _EXT_TENSOR:
+        shape, dtype, _device = metadata
+        return tensor(shape, dtype, data[start:])
+    values: array[Any] = array(metadata)
     values.frombytes(data[start:])
     return values

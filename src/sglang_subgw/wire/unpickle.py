@@ -14,6 +14,7 @@ from typing import Any, Final
 from ..errors import WireError
 from .message import Message, Opaque
 from .numpy_values import NUMPY_VALUES
+from .tensor_values import TENSOR_VALUES
 
 
 def _rebuild(cls: type[Opaque], fields: dict[str, Any]) -> Message:
@@ -32,6 +33,7 @@ _ALLOWED: Final[dict[tuple[str, str], Callable[..., Any]]] = {
     ("builtins", "complex"): complex,
     ("collections", "OrderedDict"): dict,
     **NUMPY_VALUES,
+    **TENSOR_VALUES,
 }
 
 _MAX_STAND_INS: Final = 4096

@@ -65,6 +65,14 @@ class ByteTokenizer:
         """Each text's ids; it puts no tokens of its own around a text."""
         return [self.encode(text) for text in texts]
 
+    def encode_typed(self, texts: Sequence[str | Sequence[str]]) -> list[tuple[list[int], list[int]]]:
+        """The ids of each text or pair of texts, and the type of each id."""
+        parts = [[self.encode(part) for part in ([text] if isinstance(text, str) else text)] for text in texts]
+        return [
+            ([token for ids in row for token in ids], [kind for kind, ids in enumerate(row) for _ in ids])
+            for row in parts
+        ]
+
     def decode_batch(self, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
         """Each row's text."""
         return [self.decode(list(row), skip_special_tokens=skip_special_tokens) for row in rows]
@@ -72,6 +80,10 @@ class ByteTokenizer:
     def pieces(self, tokens: Sequence[int]) -> list[str | None]:
         """The vocabulary's own spelling of each token, None for an unknown one."""
         return [self._spellings[token] if 0 <= token < self.vocab_size else None for token in tokens]
+
+    def id_of(self, piece: str) -> int | None:
+        """The token that the vocabulary spells so, None if there is none."""
+        return self.special_ids.get(piece, self._vocab.get(piece))
 
     def piece(self, token: int, *, skip_special_tokens: bool = True) -> bytes:
         """The bytes that one id stands for."""

@@ -1,0 +1,96 @@
+"""Requests to generate text."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..contract import EngineContract
+from ..errors import RequestRejected
+from .build import BATCH_KIND, KIND, Builder
+from .checks import check_prompt, check_request
+from .expand import Prompt, expand
+from .family import Family
+from .logprobs import Logprobs
+from .meta import AnswerFacts
+from .plan import Plan
+from .ready import Ready
+from .request import GenerateRequest
+from .sample import Sample
+from .sampling import normalize
+from .tokenizer import ShardTokenizer
+
+_FAKE_BOOTSTRAP_HOST: Final = "2.2.2.2"
+"""SGLang's own: no prefill server has it."""
+
+
+class Generation(Family[GenerateRequest, Prompt]):
+    """Sampled token by token."""
+
+    kind = KIND
+    batch_kind = BATCH_KIND
+
+    def __init__(self, contract: EngineContract, tokenizer: ShardTokenizer, facts: AnswerFacts, endpoint: str) -> None:
+        super().__init__(contract, tokenizer, facts, endpoint)
+        self._builder = Builder(contract, endpoint)
+
+    def plan(self, request: GenerateRequest) -> Plan[Prompt]:
+        check_request(request, self.contract)
+        return expand(request)
+
+    async def prepare(self, request: GenerateRequest, plan: Plan[Prompt]) -> list[Ready[Prompt]]:
+        sampling = [normalize(prompt.sampling_params, self.contract, self.tokenizer) for prompt in plan.prompts]
+        ids = await self._tokenize(request, plan.prompts)
+        return [
+            self._builder.build(request, prompt, check_prompt(prompt, tokens, params, self.contract), params)
+            for prompt, tokens, params in zip(plan.prompts, ids, sampling, strict=True)
+        ]
+
+    def health_check(self) -> Ready[Prompt]:
+        request = GenerateRequest(input_ids=[0])
+        prompt = expand(request).prompts[0]
+        if self.contract.features.disaggregation_mode != "null":
+            prompt.bootstrap_host, prompt.bootstrap_room = _FAKE_BOOTSTRAP_HOST, 0
+        sampling = normalize({"max_new_tokens": 1, "temperature": 0.0}, self.contract, self.tokenizer)
+        return self._builder.build(request, prompt, check_prompt(prompt, [0], sampling, self.contract), sampling)
+
+    def sample(
+        self,
+        request: GenerateRequest,
+        item: Ready[Prompt],
+        rid: str,
+        public_id: str,
+        index: int,
+        *,
+        created_at: float | None,
+        warm_up: bool,
+        lora_id: str | None,
+    ) -> Sample:
+        prompt = item.prompt
+        logprobs = None
+        if prompt.return_logprob and not warm_up:
+            in_text = request.return_text_in_logprobs and self.tokenizer.loaded
+            logprobs = Logprobs(
+                top=prompt.top_logprobs_num,
+                token_ids=prompt.token_ids_logprob is not None,
+                texts=self.tokenizer.token_texts if in_text else None,
+            )
+        return Sample(
+            rid,
+            public_id,
+            index,
+            self.facts,
+            stream=request.stream and not warm_up,
+            logprobs=logprobs,
+            prompt_token_ids=item.ids.tolist() if request.return_prompt_token_ids else None,
+            created_at=created_at,
+            warm_up=warm_up,
+            lora_id=lora_id,
+        )
+
+    async def _tokenize(self, request: GenerateRequest, prompts: list[Prompt]) -> list[list[int]]:
+        if request.input_ids is not None:
+            return [prompt.input_ids or [] for prompt in prompts]
+        ids = await self.tokenizer.encode_all([prompt.text or "" for prompt in prompts])
+        if not all(ids):
+            raise RequestRejected("The prompt is empty: it has no tokens.", param="text")
+        return ids
