@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ...contract import EngineContract, FeatureFacts, ModelFacts, WireFacts
 from ...shard.coordination import SOCKET_NAME as COORDINATOR
 from ..tokenization import SOCKET_NAME
+from .publishing import kv_event_facts, load_facts
 from .schema import VERSION, field_lists, modules
 from .tokenizer import CHAT_TEMPLATE, ByteTokenizer
 
@@ -20,6 +22,7 @@ def simulated_contract(
     codec: str,
     model: dict[str, Any],
     features: dict[str, Any],
+    kv_events: Mapping[str, Any] | None = None,
 ) -> EngineContract:
     """Facts of a simulated engine whose files are in `runtime_dir`; `model` and `features` replace single facts."""
     tokenizer_file = runtime_dir / "tokenizer.json"
@@ -52,6 +55,8 @@ def simulated_contract(
         ),
         model=ModelFacts(**(facts | model)),
         features=FeatureFacts(**({"grammar_backend": "simulated"} | features)),
+        loads=load_facts(runtime_dir),
+        kv_events=kv_event_facts(runtime_dir, features.get("num_dp_ranks", 1), kv_events),
         server_args={"model_path": "simulated-model", "tokenizer_worker_num": 2, "device": "simulated"},
         scheduler_info={"status": "ready", "max_total_num_tokens": 1 << 16, "max_req_input_len": context_length - 6},
     )

@@ -19,6 +19,7 @@ from .faults import Faults
 from .frames import Undecodable, frame_codec
 from .generation import Generation, stray_request
 from .outputs import messages
+from .publications import Publications
 from .scheduler import Scheduler
 from .script import Script, echo
 from .structs import Struct, make
@@ -32,6 +33,7 @@ class SimulatedEngine:
     """An engine in a thread of this process, with the attributes a Gateway needs of a running engine.
 
     `received`, `aborted`, `violations` and `control` are what tests look at; `faults` may be changed while it runs.
+    KV cache events are published if `kv_events`, SGLang's kv_events_config, is given.
     """
 
     def __init__(
@@ -48,10 +50,16 @@ class SimulatedEngine:
         keep_received: bool = True,
         model: dict[str, Any] | None = None,
         features: dict[str, Any] | None = None,
+        kv_events: dict[str, Any] | None = None,
     ) -> None:
         self.tokenizer = ByteTokenizer()
         self.contract = simulated_contract(
-            Path(runtime_dir), self.tokenizer, codec=codec, model=model or {}, features=features or {}
+            Path(runtime_dir),
+            self.tokenizer,
+            codec=codec,
+            model=model or {},
+            features=features or {},
+            kv_events=kv_events,
         )
         self.engine: Any = None
         self.child_pids: tuple[int, ...] = ()
@@ -69,6 +77,7 @@ class SimulatedEngine:
         self._scheduler = Scheduler(
             self.contract, self.tokenizer, script, max_running=max_running, max_queued=max_queued
         )
+        self.publications = Publications(self.contract, self._scheduler, kv_events)
         self.control = Control(self._scheduler, self._wake, keep_received=keep_received)
         self._on_death: list[Callable[[str], object]] = []
         self._commands: deque[Callable[[], object]] = deque()
@@ -99,6 +108,7 @@ class SimulatedEngine:
         self._tokenization.start()
         try:
             self.coordinator.start()
+            self.publications.start()
             self._transport = Transport(self.contract.wire.worker_endpoint)
         except BaseException:
             self.stop()
@@ -115,6 +125,7 @@ class SimulatedEngine:
         if self._thread is not None:
             self._thread.join()
         self.coordinator.close()
+        self.publications.close()
         self._tokenization.close()
         Path(self.contract.wire.runtime_dir, "tokenizer.json").unlink(missing_ok=True)
 
@@ -246,6 +257,7 @@ class SimulatedEngine:
                 if self._scheduler.idle:
                     self._scheduler.on_idle()
                 self.control.tick()
+                self.publications.look(now)
                 for worker, reply in self._scheduler.take_replies():
                     self._send("router", worker, reply)
                 with self._changed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 
 from ...contract import EngineContract
@@ -44,6 +44,10 @@ class Scheduler:
         self.weight_version = contract.model.weight_version
         self.steps = 0
         self.max_running = max_running
+        self.on_cached: Callable[[Generation], None] = lambda generation: None
+        """Called with one whose prompt the prefix cache has from now on."""
+        self.on_flushed: Callable[[], None] = lambda: None
+        """Called when the prefix cache was emptied."""
         self._tokenizer = tokenizer
         self._script = constrained(script)
         self._max_queued = max_queued
@@ -125,6 +129,7 @@ class Scheduler:
         """Forget the prefix cache; only while nothing holds memory."""
         if self.flushable:
             self._cache.clear()
+            self.on_flushed()
         return self.flushable
 
     def set_weight_version(self, version: str | None) -> None:
@@ -163,7 +168,9 @@ class Scheduler:
         prompt = generation.request.lora_id, tuple(generation.prompt)
         if not generation.output:
             generation.cached_tokens = max(len(generation.prompt) - 1, 0) if prompt in self._cache else 0
-            self._cache.add(prompt)
+            if prompt not in self._cache:
+                self._cache.add(prompt)
+                self.on_cached(generation)
         self.running.append(generation)
 
     def _check_routing(self, request: Struct) -> None:
