@@ -13,6 +13,7 @@ from sglang_subgw.contract.slots import SLOT_BYTES
 from sglang_subgw.engine.simulated import SimulatedEngine
 from sglang_subgw.engine.simulated.schema import field_lists, modules
 from sglang_subgw.shard.engine import ShardEngine
+from sglang_subgw.shard.info import ShardInfo
 from sglang_subgw.shard.meta import AnswerFacts
 from sglang_subgw.shard.sample import Sample
 from sglang_subgw.shard.worker import TokenizerWorker
@@ -84,7 +85,8 @@ class Shard:
         contract = simulated.contract.for_gateway("feedfeedfeed", simulated.contract.wire.runtime_dir)
         self.worker = TokenizerWorker(contract, self.slot, index, generation)
         self.slot.begin(generation=1)
-        self.engine = ShardEngine(self.worker, [self.slot])
+        info = ShardInfo.of(contract, index=index, count=1, generation=generation, mode="test")
+        self.engine = ShardEngine(self.worker, [self.slot], info)
 
     async def idle(self) -> None:
         """Until nothing of this shard's is in the engine."""

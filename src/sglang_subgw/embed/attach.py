@@ -13,10 +13,12 @@ from ..engine.attached import AttachedEngine
 from ..engine.seats import Seat
 from ..errors import EngineUnavailable
 from ..shard.engine import ShardEngine
+from ..shard.info import ShardInfo
 from ..shard.worker import TokenizerWorker
 
 _INDEX: Final = 0
 _GENERATION: Final = 1
+_MODE: Final = "attach"
 
 
 @asynccontextmanager
@@ -36,7 +38,8 @@ async def attach(owner: int | str, *, timeout: float = 20.0) -> AsyncIterator[Sh
         slot.begin(_GENERATION)
         contract = engine.contract.for_gateway(gateway_id, str(seat.path))
         worker = TokenizerWorker(contract, slot, _INDEX, _GENERATION)
-        facade = ShardEngine(worker, [slot])
+        info = ShardInfo.of(contract, index=_INDEX, count=1, generation=_GENERATION, mode=_MODE)
+        facade = ShardEngine(worker, [slot], info)
 
         def on_death(reason: str) -> None:
             loop.call_soon_threadsafe(lambda: facade.fail_all(EngineUnavailable(reason), for_good=True))

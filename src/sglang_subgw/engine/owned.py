@@ -12,6 +12,7 @@ from ..shard.tokenize_local import LocalTokenizer
 from .calls import EngineCalls
 from .coordinator import Coordinator
 from .engine_loop import EngineLoop
+from .kv_events import KvEventRelay
 from .stock_worker import StockWorker
 from .tokenization import TokenizationService
 from .watcher import Processes, Watcher
@@ -73,6 +74,10 @@ class OwnedEngine:
         )
         services.callback(self.coordinator.close)
         self.coordinator.start()
+        if self.contract.kv_events.sources:
+            kv_events = KvEventRelay(self.contract.kv_events)
+            services.callback(kv_events.close)
+            kv_events.start()
         stock = StockWorker(self.engine.tokenizer_manager, self.contract.wire.coordinator, self.loop)
         services.callback(stock.close)
         stock.start()

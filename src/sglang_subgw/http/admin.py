@@ -85,7 +85,7 @@ class Admin:
         except EngineUnavailable:
             # The rest is known without the engine, and wanted most when it doesn't answer.
             internal_states = []
-        shards = self._engine.shards()
+        info, shards = self._info, self._engine.shards()
         await exchange.json(
             {
                 **self._contract.server_args,
@@ -94,12 +94,16 @@ class Admin:
                 "version": self._contract.sglang_version,
                 "frontend": "sglang-subgw",
                 "sglang_subgw": {
-                    "mode": self._info.mode,
-                    "shard": self._info.index,
+                    "identity": info.identity,
+                    "engine_id": info.engine_id,
+                    "gateway_id": info.gateway_id,
+                    "shard": info.index,
                     "shard_count": len(shards),
-                    "generation": self._info.generation,
-                    "pid": self._info.pid,
-                    "engine_id": self._info.engine_id,
+                    "generation": info.generation,
+                    "mode": info.mode,
+                    "pid": info.pid,
+                    "model": info.model,
+                    "dp_ranks": info.dp_ranks,
                     "shards": shards,
                 },
             }

@@ -11,6 +11,7 @@ from . import generate
 from .admin import Admin
 from .admin import error_body as admin_error
 from .endpoint import Endpoint, ErrorBody, Handler, Services
+from .loads import Loads
 from .openai.chat import ChatHandler
 from .openai.completions import CompletionsHandler
 from .openai.errors import error_body, stream_error_body
@@ -19,7 +20,7 @@ from .openai.models import ModelHandler, ModelsHandler
 
 def routes(services: Services) -> list[BaseRoute]:
     """All routes, the busiest first: they are tried in order."""
-    admin = Admin(services)
+    admin, loads = Admin(services), Loads(services)
 
     def route(path: str, methods: tuple[str, ...], handler: Handler, *forms: ErrorBody) -> Route:
         return Route(path, Endpoint(handler, *(forms or (admin_error,))), methods=list(methods))
@@ -40,6 +41,8 @@ def routes(services: Services) -> list[BaseRoute]:
         route("/get_server_info", ("GET",), admin.server_info),
         route("/abort_request", ("POST",), admin.abort_request),
         route("/flush_cache", ("GET", "POST"), admin.flush_cache),
+        route("/v1/loads", ("GET",), loads.loads),
+        route("/get_load", ("GET",), loads.load),
         route("/", ("GET",), admin.root),
     ]
 
@@ -49,14 +52,14 @@ _GENERATE: Final[tuple[ErrorBody, ErrorBody]] = (generate.error_body, generate.s
 _NOT_SERVED: Final = re.compile(
     "/("
     "encode|classify|tokenize|detokenize|score|rerank|v1/(embeddings|classify|tokenize|detokenize|score|decisions|rerank|"
-    "responses(/.*)?|messages(/count_tokens)?|systemone|audio/transcriptions|realtime|loads)|api/(chat|generate|tags|show)|"
+    "responses(/.*)?|messages(/count_tokens)?|systemone|audio/transcriptions|realtime)|api/(chat|generate|tags|show)|"
     "vertex_generate|invocations|metrics|open_session|close_session|parse_function_call|separate_reasoning|"
     "pause_generation|continue_generation|configure_logging|set_trace_level|freeze_gc|slow_down|pd_role_switch|"
     "(start|stop)_profile|(start|stop|dump)_expert_distribution_record|set_internal_state|dumper/.*|weights_checker|"
     "(load|unload)_lora_adapter|load_lora_adapter_from_tensors|(add|remove)_external_corpus|list_external_corpora|"
     "hicache/.*|get_hicache_l3_cache_layout|(get_)?remote_instance_transfer_engine_info|get_weights_by_name|"
     "(release|resume)_memory_occupation|update_weight.*|(begin|end)_weight_update|(init|destroy)_weights_update_group|"
-    "init_weights_send_group_for_remote_instance|send_weights_to_remote_instance|get_load|docs|redoc|openapi.json"
+    "init_weights_send_group_for_remote_instance|send_weights_to_remote_instance|docs|redoc|openapi.json"
     ")"
 )
 

@@ -9,6 +9,8 @@ from ..errors import RequestError
 from .api.adapters import AdapterCalls
 from .api.embedding import EmbeddingCalls
 from .api.generation import GenerationCalls
+from .api.kv_events import KvEventCalls
+from .api.loads import LoadCalls
 from .api.memory import MemoryCalls
 from .api.pausing import PauseCalls
 from .api.profiling import ProfileCalls
@@ -18,6 +20,7 @@ from .api.sessions import SessionCalls
 from .api.state import StateCalls
 from .api.weights import WeightCalls
 from .draining import Draining
+from .info import ShardInfo
 from .worker import TokenizerWorker
 
 
@@ -33,14 +36,18 @@ class ShardEngine(
     ProfileCalls,
     RpcCalls,
     StateCalls,
+    LoadCalls,
+    KvEventCalls,
 ):
     """SGLang's Engine, as every shard has one: the same methods, parameters, defaults and results.
 
     Each method has two forms: `async_x` for the shard's own event loop, and `x`, which blocks, for every other thread.
     """
 
-    def __init__(self, worker: TokenizerWorker, slots: Sequence[Slot] = ()) -> None:
+    def __init__(self, worker: TokenizerWorker, slots: Sequence[Slot], info: ShardInfo) -> None:
         super().__init__(worker)
+        self.info = info
+        """Which shard of which engine this is, to be published where services are found."""
         self.end = Draining()
         self._slots = slots
 

@@ -92,17 +92,15 @@ class _Shard:
             contract = segment.contract()
             worker = TokenizerWorker(contract, slot, spec.index, spec.generation)
             heartbeat = vital.task("heartbeat", self._beat(worker))
-            self._engine = ShardEngine(worker, segment.slots)
-            self._engine.broadcast_abort = self._broadcast_abort
-            info = ShardInfo(
-                engine_id=contract.engine_id,
-                gateway_id=contract.gateway_id,
+            info = ShardInfo.of(
+                contract,
                 index=spec.index,
                 count=spec.config.shards,
                 generation=spec.generation,
                 mode=spec.config.mode,
-                pid=os.getpid(),
             )
+            self._engine = ShardEngine(worker, segment.slots, info)
+            self._engine.broadcast_abort = self._broadcast_abort
             try:
                 await worker.start(lambda exc: vital.fail("connection to the engine", exc))
                 server = await make_server(self._engine, info, spec.config, slot)
