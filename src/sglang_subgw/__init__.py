@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from .config import GatewayConfig, Mode
-    from .embed import attach
-    from .gateway import Gateway
+    from .embed.attach import attach
+    from .embed.gateway import Gateway
     from .shard.engine import ShardEngine
     from .shard.info import ShardInfo
 
 __all__ = ["Gateway", "GatewayConfig", "Mode", "ShardEngine", "ShardInfo", "attach"]
 
 _WHERE: Final = {
-    "Gateway": ".gateway",
+    "Gateway": ".embed",
     "GatewayConfig": ".config",
     "Mode": ".config",
     "ShardEngine": ".shard.engine",

@@ -1,5 +1,6 @@
-"""For servers of one's own: the engine from any process, thread or interpreter."""
+"""For servers of one's own: the engine from any process, thread or interpreter, and gateways in one's own process."""
 
 from .attach import attach
+from .gateway import Gateway
 
-__all__ = ["attach"]
+__all__ = ["Gateway", "attach"]

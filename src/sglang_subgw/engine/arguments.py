@@ -56,9 +56,15 @@ def with_demo_model(arguments: EngineArguments, directory: Path) -> EngineArgume
     defaults = {"served_model_name": "demo", "max_total_tokens": _DEMO_TOKENS}
     added: dict[str, Any] = {"model_path": str(directory)}
     added |= {name: value for name, value in defaults.items() if _option(arguments, name) is None}
-    if isinstance(arguments, Mapping):
-        return {**arguments, **added}
-    return [*arguments, *(part for name, value in added.items() for part in (_flag(name), str(value)))]
+    return _extended(arguments, added)
+
+
+def with_address(arguments: EngineArguments, host: str, port: int) -> EngineArguments:
+    """The same arguments with the gateway's address, which SGLang shows as its own, where they say nothing of one."""
+    added: dict[str, Any] = {
+        name: value for name, value in (("host", host), ("port", port)) if _option(arguments, name) is None
+    }
+    return _extended(arguments, added)
 
 
 def read_server_args(arguments: EngineArguments, *, on_cpu: bool) -> Any:
@@ -123,6 +129,12 @@ def _option(arguments: EngineArguments, name: str) -> Any:
         elif argument.startswith(f"{flag}="):
             value = argument.partition("=")[2]
     return value
+
+
+def _extended(arguments: EngineArguments, added: Mapping[str, Any]) -> EngineArguments:
+    if isinstance(arguments, Mapping):
+        return {**arguments, **added}
+    return [*arguments, *(part for name, value in added.items() for part in (_flag(name), str(value)))]
 
 
 def _flag(name: str) -> str:

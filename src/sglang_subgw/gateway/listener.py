@@ -18,6 +18,15 @@ def bind_for(config: GatewayConfig) -> list[socket.socket]:
     return [] if config.serve else bind(config.host, config.port, shared=config.accept is Accept.REUSEPORT)
 
 
+def tcp_address(sockets: list[socket.socket]) -> tuple[str, int] | None:
+    """Host and port of the first that has such, as the sockets tell: the port of 0 is the one that was picked."""
+    for sock in sockets:
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            host, port = sock.getsockname()[:2]
+            return host, port
+    return None
+
+
 def bind(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
     """Bind every address of `host` (a name, an address, or unix:PATH); raises ConfigError with the reason.
 

@@ -1,0 +1,72 @@
+"""Entry of an engine's own process: `python -m sglang_subgw.embed.owner_main CHANNEL PID`, its arguments on stdin."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import queue
+import signal
+import sys
+import threading
+import traceback
+from typing import Any
+
+from ..channel import Channel, ChannelClosedError
+from ..engine.cancellation import Cancellation
+from ..engine.launch import launch
+from ..engine.published import PublishedEngine
+from ..errors import EngineStartError, SubgwError
+from ..gateway.runtime import runtime_dir
+from ..tether import hold
+
+
+def main(channel: Channel, arguments: Any) -> int:
+    """Have the engine until the other end of the channel wants it to stop, or is gone; returns the exit status."""
+    cancellation = Cancellation()
+    ends: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def listen() -> None:
+        with contextlib.suppress(ChannelClosedError):
+            channel.receive()
+        cancellation.cancel()
+        ends.put("")
+
+    def tell(kind: str, **fields: Any) -> None:
+        with contextlib.suppress(ChannelClosedError):
+            channel.send(kind, **fields)
+
+    threading.Thread(target=listen, name="subgw-owner-channel", daemon=True).start()
+    try:
+        with (
+            runtime_dir() as path,
+            launch(
+                arguments,
+                runtime_dir=path,
+                on_phase=lambda text: tell("phase", text=text),
+                cancellation=cancellation,
+            ) as engine,
+            PublishedEngine(engine) as published,
+        ):
+            tell("ready", segment=published.name)
+            engine.on_death(ends.put)
+            if reason := ends.get():
+                logging.getLogger("sglang_subgw").error("%s.", reason)
+                return 1
+            published.draining()
+            return 0
+    except SubgwError as exc:
+        tell("failed", error=type(exc).__name__, message=exc.message, hint=exc.hint)
+    except Exception as exc:  # It is the caller's to see, wherever it comes from.
+        traceback.print_exc()
+        tell("failed", error=EngineStartError.__name__, message=f"The engine's process failed: {exc!r}.", hint="")
+    return 1
+
+
+if __name__ == "__main__":
+    # A service manager's SIGTERM reaches every process of a service; the one that wants the engine decides when.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    hold(int(sys.argv[2]))
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s engine: %(message)s")
+    sys.exit(main(Channel.from_fd(int(sys.argv[1])), json.load(sys.stdin)))
