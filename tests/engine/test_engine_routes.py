@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -123,7 +123,7 @@ def test_the_configuration_keeps_them_over_an_interpreter_s_border() -> None:
             "zzz of sglang.Engine is no such method. It has async_generate, by_position, do, fail, flush_cache,",
         ),
         ("/pause_generation", "pause_generation of sglang.Engine is no such method."),
-        ("/partial_result", "partial_result of sglang.Engine is no such method. Did you mean partial?"),
+        ("/partial_result", "partial_result of sglang.Engine is a NoneType, not a method. Did you mean partial?"),
         ("/tokenizer_manager", "tokenizer_manager of sglang.Engine is a Manager, not a method."),
         ("/ready:tm", "ready of the tokenizer manager is a bool, not a method."),
         ("/is_pause:tm", "is_pause of the tokenizer manager is a property, not a method."),
@@ -136,6 +136,17 @@ def test_a_method_that_is_not_there_is_named_with_what_is(engine: Engine, text: 
     route = str(EngineRoute.parse(text))
     with pytest.raises(ConfigError, match=re.escape(f"Engine route {route!r}: {problem}")):
         resolve(parse_routes(["/flush_cache", text]), engine)
+
+
+def test_what_is_put_around_a_method_is_called_and_the_method_itself_is_read(engine: Engine) -> None:
+    (method,) = resolve(parse_routes(["/pause_generation:tm"]), engine)
+
+    async def around(*args: Any, **kwargs: Any) -> None: ...
+
+    engine.tokenizer_manager.pause_generation = around
+    (again,) = resolve(parse_routes(["/pause_generation:tm"]), engine)
+    assert method.call is again.call is around
+    assert again.parameters.names == method.parameters.names == {"rid": False, "mode": False}
 
 
 def test_methods_are_found_with_where_they_run_and_what_they_need(engine: Engine) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Any
 
 from ..errors import EngineUnavailable, RequestRejected
 from .embedding_calls import EmbeddingCalls
 from .engine_loop import EngineLoop
 from .stock_worker import plain
-
-_POLL_MS: Final = 200
 
 
 class EngineCalls:
@@ -21,8 +18,6 @@ class EngineCalls:
     def __init__(self, engine: Any, loop: EngineLoop) -> None:
         self._engine = engine
         self._loop = loop
-        self._rpc = threading.Lock()
-        self._ended = ""
         embedding = EmbeddingCalls(engine, loop)
         self.calls = {
             "collective_rpc": self._collective_rpc,
@@ -44,25 +39,12 @@ class EngineCalls:
             "known_adapters": {name: plain(ref) for name, ref in known.items()},
         }
 
-    def end(self, reason: str) -> None:
-        """The engine is gone: what still waits for its schedulers ends with this reason."""
-        self._ended = reason
-
     def _collective_rpc(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
-        import zmq
-        from sglang.srt.managers.io_struct import RpcReqInput, sock_recv, sock_send
-
-        request = RpcReqInput(method=arguments["method"], parameters=arguments["parameters"])
-        # One at a time: the answers carry no id. Not Engine.collective_rpc, which waits for a dead scheduler for ever.
-        with self._rpc:
-            socket = self._engine.send_to_rpc
-            sock_send(socket, request)
-            while not socket.poll(_POLL_MS, zmq.POLLIN):
-                if self._ended:
-                    raise EngineUnavailable(f"The engine did not answer collective_rpc: {self._ended}.")
-            answer = sock_recv(socket)
-        if not answer.success:
-            raise EngineUnavailable(f"collective_rpc {request.method!r} failed: {answer.message}")
+        method = arguments["method"]
+        try:
+            self._engine.collective_rpc(method, **(arguments["parameters"] or {}))
+        except AssertionError as exc:
+            raise EngineUnavailable(f"collective_rpc {method!r} failed: {exc}") from None
         return None, b""
 
     def _serialize_tensors(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:

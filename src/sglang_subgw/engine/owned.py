@@ -13,6 +13,7 @@ from .calls import EngineCalls
 from .coordinator import Coordinator
 from .engine_loop import EngineLoop
 from .kv_events import KvEventRelay
+from .rpc import SchedulerRpc
 from .stock_worker import StockWorker
 from .tokenization import TokenizationService
 from .watcher import Processes, Watcher
@@ -40,7 +41,7 @@ class OwnedEngine:
             services.callback(self._watcher.stop)
             self._watcher.start()
             self._watcher.on_death(self.loop.fail)
-            self._watcher.on_death(self.calls.end)
+            self._watcher.on_death(self.rpc.end)
             self._services = services.pop_all()
 
     @property
@@ -68,6 +69,9 @@ class OwnedEngine:
             tokenization = TokenizationService(model.tokenization_socket, lambda: LocalTokenizer(model.tokenizer_file))
             services.callback(tokenization.close)
             tokenization.start()
+        self.rpc = SchedulerRpc(self.engine)
+        services.callback(self.rpc.close)
+        self.rpc.start()
         self.calls = EngineCalls(self.engine, self.loop)
         self.coordinator = Coordinator(
             self.contract.wire.coordinator, self.calls.state(), self.calls.calls, self.calls.streams

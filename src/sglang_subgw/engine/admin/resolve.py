@@ -20,10 +20,16 @@ class Method:
     """A method that a route exposes."""
 
     route: EngineRoute
-    call: Callable[..., Any]
+    owner: Any
     parameters: Parameters
     on_loop: bool
     """On the tokenizer manager's loop: what is asynchronous, and what belongs to the manager, whose sockets do."""
+
+    @property
+    def call(self) -> Callable[..., Any]:
+        """The method as it is now: what shards must hear of is put around it while they are there."""
+        call: Callable[..., Any] = getattr(self.owner, self.route.method)
+        return call
 
     @property
     def http_methods(self) -> tuple[str, ...]:
@@ -38,21 +44,22 @@ def resolve(routes: Iterable[EngineRoute], engine: Any) -> tuple[Method, ...]:
 
 
 def _method(route: EngineRoute, owner: Any) -> Method:
-    # Not by getattr: a property must not be run to see that it is none.
-    found = inspect.getattr_static(owner, route.method, None)
+    # Not by getattr: a property must not be run to see that it is none. The class's: what is around it says nothing.
+    nothing = object()
+    found = inspect.getattr_static(type(owner), route.method, inspect.getattr_static(owner, route.method, nothing))
     if not _is_method(found):
-        problem = "no such method" if found is None else f"{_named(found)}, not a method"
+        problem = "no such method" if found is nothing else f"{_named(found)}, not a method"
         raise ConfigError(
             f"Engine route {str(route)!r}: {route.method} of {_OWNERS[route.owner]} is {problem}.",
             hint=_what_there_is(route, owner),
         )
-    call = getattr(owner, route.method)
+    call = found.__get__(owner, type(owner))
     try:
         parameters = Parameters(call)
     except ConfigError as exc:
         raise ConfigError(f"Engine route {str(route)!r}: {exc}") from None
     is_async = inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call)
-    return Method(route, call, parameters, on_loop=is_async or route.owner is Owner.TM)
+    return Method(route, owner, parameters, on_loop=is_async or route.owner is Owner.TM)
 
 
 def _is_method(found: Any) -> bool:
