@@ -33,7 +33,7 @@ def violations(message: Struct) -> Iterator[str]:
     match message.__struct_name__:
         case "TokenizedGenerateReqInput" | "TokenizedEmbeddingReqInput":
             yield from _request(message)
-        case "BatchTokenizedGenerateReqInput":
+        case "BatchTokenizedGenerateReqInput" | "BatchTokenizedEmbeddingReqInput":
             for item in message.batch:
                 yield from violations(item)
         case "AbortReq":

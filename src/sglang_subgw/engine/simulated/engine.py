@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from ..coordinator import Coordinator
 from ..tokenization import SOCKET_NAME, TokenizationService
+from . import embedding
 from .checks import violations
 from .contract import simulated_contract
 from .control import Control
@@ -172,12 +173,12 @@ class SimulatedEngine:
         return time.clock_gettime(time.pthread_getcpuclockid(self._thread.ident))
 
     def requests(self) -> list[Struct]:
-        """The generate requests received, batches taken apart."""
+        """The requests received, to generate and to embed, batches taken apart."""
         out: list[Struct] = []
         for message in list(self.received):
-            if message.__struct_name__ == "BatchTokenizedGenerateReqInput":
+            if message.__struct_name__ in ("BatchTokenizedGenerateReqInput", embedding.BATCH_KIND):
                 out.extend(message.batch)
-            elif message.__struct_name__ == "TokenizedGenerateReqInput":
+            elif message.__struct_name__ in ("TokenizedGenerateReqInput", embedding.KIND):
                 out.append(message)
         return out
 
@@ -304,9 +305,9 @@ class SimulatedEngine:
             case "TokenizerWorkerRegistrationReq":
                 if message.worker_ipc_name not in self.registered:
                     self.registered.append(message.worker_ipc_name)
-            case "TokenizedGenerateReqInput":
+            case "TokenizedGenerateReqInput" | embedding.KIND:
                 self._scheduler.add(message)
-            case "BatchTokenizedGenerateReqInput":
+            case "BatchTokenizedGenerateReqInput" | embedding.BATCH_KIND:
                 for item in message.batch:
                     self._scheduler.add(item)
             case "PauseGenerationReqInput" | "ContinueGenerationReqInput" as kind:
@@ -332,8 +333,9 @@ class SimulatedEngine:
                 self.death_reason = "simulated crash"
 
     def _messages(self, due: list[Generation]) -> Iterator[tuple[str, Struct]]:
-        return messages(
-            due,
+        yield from embedding.embedding_messages([one for one in due if isinstance(one, embedding.Embedding)])
+        yield from messages(
+            [one for one in due if not isinstance(one, embedding.Embedding)],
             grouped=self._grouped,
             weight_version=self._scheduler.weight_version,
             vocab_size=self.contract.model.vocab_size,

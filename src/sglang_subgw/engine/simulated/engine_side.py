@@ -1,4 +1,4 @@
-"""What the engine's own process does for shards, without torch: what was asked is kept, tensors become what they were."""
+"""What the engine's own process does for shards, without torch: what was asked is kept, tensors stay as they are."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ class EngineSide:
             "collective_rpc": self._collective_rpc,
             "serialize_tensors": self._serialize,
             "generate": self._generate,
+            "encode": self._encode,
+            "score": self._score,
         }
 
     def _collective_rpc(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
@@ -31,3 +33,11 @@ class EngineSide:
     def _generate(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
         self.asked.append(("generate", arguments))
         return {"text": "from the engine's side", "meta_info": {"id": arguments.get("rid")}}, b""
+
+    def _encode(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
+        self.asked.append(("encode", {**arguments, "blob": blob}))
+        return {"embedding": [0.5], "meta_info": {"id": arguments["given"].get("rid")}}, b""
+
+    def _score(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
+        self.asked.append(("score", {**arguments, "blob": blob}))
+        return {"scores": [[0.5]], "prompt_tokens": 1, "pooled_hidden_states": None, "token_logprobs": None}, b""

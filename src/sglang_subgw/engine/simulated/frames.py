@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from .schema import Member, mismatch, structs
 from .structs import REBUILD, Struct, TimeStats, as_sglang, make, member, member_class, struct_class
+from .tensors import MSGPACK_EXT, Tensor
 
 try:
     import msgspec
@@ -115,9 +116,15 @@ def _encode_hook(value: Any) -> Any:
     if isinstance(value, Struct):
         return _as_array(value) if value.__spec__.array_like else dict(vars(value))
     if isinstance(value, array):
-        meta = msgspec.msgpack.encode(value.typecode)
-        return msgspec.msgpack.Ext(_EXT_ARRAY, struct.pack(">I", len(meta)) + meta + value.tobytes())
+        return _buffer(_EXT_ARRAY, value.typecode, value.tobytes())
+    if isinstance(value, Tensor):
+        return _buffer(MSGPACK_EXT, value.metadata(), value.data)
     raise NotImplementedError(f"{type(value).__name__} on the wire")
+
+
+def _buffer(code: int, metadata: Any, data: bytes) -> Any:
+    meta = msgspec.msgpack.encode(metadata)
+    return msgspec.msgpack.Ext(code, struct.pack(">I", len(meta)) + meta + data)
 
 
 def _decode_ext(code: int, data: memoryview) -> Any:

@@ -32,7 +32,7 @@ class Generation:
         asked = self.params.max_new_tokens
         self.limit = limit if asked is None else min(asked, limit)
         self.prompt = list(request.input_ids)
-        self.return_logprob: bool = request.return_logprob
+        self.return_logprob: bool = getattr(request, "return_logprob", False)
         self.cached_tokens = 0
         self.output: list[int] = []
         self.text = ""

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from http import HTTPStatus
 
 from ...contract import EngineContract
+from .embedding import KIND as EMBEDDING
+from .embedding import Embedding
 from .generation import Generation, abort_reason
 from .model import LoadedModel, marked
 from .script import Script, constrained, grammar_error
@@ -77,10 +79,15 @@ class Scheduler:
         if request.rid in self._rids_seen:
             self.violations.append(f"rid {request.rid} was used before")
         self._rids_seen.add(request.rid)
-        if not all(0 <= token < self._tokenizer.vocab_size for token in request.input_ids):
+        if not all(0 <= token < self.contract.model.vocab_size for token in request.input_ids):
             self.violations.append(f"rid {request.rid} has ids outside the vocabulary")
         if request.lora_id is not None and request.lora_id not in self.model.adapters:
             self.violations.append(f"rid {request.rid} has lora_id {request.lora_id}, which isn't loaded")
+        if (request.__struct_name__ == EMBEDDING) is self.contract.model.is_generation:
+            self.violations.append(f"rid {request.rid} is a {request.__struct_name__}, for another kind of model")
+        if request.__struct_name__ == EMBEDDING:
+            self._enqueue(self._embedding(request))
+            return
         self._check_routing(request)
         generation = self._generation(request)
         if self._enqueue(generation) and generation.to_finish is None:
@@ -192,6 +199,12 @@ class Scheduler:
             and request.bootstrap_room is None
         )
 
+    def _embedding(self, request: Struct) -> Embedding:
+        embedding = Embedding(request, self._tokenizer)
+        if problem := self._too_long(request):
+            embedding.fail(problem, HTTPStatus.BAD_REQUEST, "BadRequestError")
+        return embedding
+
     def _generation(self, request: Struct) -> Generation:
         problem = ""
         if request.session_params is not None and request.session_params.id is not None:
@@ -215,14 +228,20 @@ class Scheduler:
     def _problem(self, request: Struct) -> str:
         if self._lacks_room(request):
             return f"Invalid request: Disaggregated request received without bootstrap room id. req.rid={request.rid!r}"
-        length, limit = len(request.input_ids), self.contract.model.max_req_input_len
-        if length >= limit:
-            return f"Input length ({length} tokens) exceeds the maximum allowed length ({limit} tokens)."
+        if problem := self._too_long(request):
+            return problem
+        length = len(request.input_ids)
         if request.logprob_start_len > length:
             return (
                 f"req.logprob_start_len={request.logprob_start_len} is higher than the number of input tokens {length}."
             )
         return grammar_error(request.sampling_params)
+
+    def _too_long(self, request: Struct) -> str:
+        length, limit = len(request.input_ids), self.contract.model.max_req_input_len
+        if length < limit:
+            return ""
+        return f"Input length ({length} tokens) exceeds the maximum allowed length ({limit} tokens)."
 
     def _echo_abort(self, generation: Generation, reason: dict[str, object] | None) -> None:
         generation.finish_reason = abort_reason()

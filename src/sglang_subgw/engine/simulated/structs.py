@@ -52,7 +52,7 @@ def struct_class(name: str) -> type[Struct]:
     spec = structs()[name]
     defaults = {field: _default(value, spec.types[field]) for field, value in spec.defaults.items()}
     stand_in = type(name, (Struct,), {"__struct_name__": name, "__spec__": spec, "__defaults__": defaults})
-    _publish(stand_in, name, spec.module)
+    publish(stand_in, name, spec.module)
     return stand_in
 
 
@@ -62,7 +62,7 @@ def member_class(module: str, name: str) -> type[Member] | None:
     if f"{module}.{name}" not in _enumerations():
         return None
     stand_in = type(name, (Member,), {"__reduce__": lambda self: (type(self), (int(self),))})
-    _publish(stand_in, name, module)
+    publish(stand_in, name, module)
     return stand_in
 
 
@@ -101,7 +101,8 @@ def _alias(module: str) -> str:
     return module.replace(".", "_")
 
 
-def _publish(thing: Any, name: str, module: str) -> None:
+def publish(thing: Any, name: str, module: str) -> None:
+    """Let something pickle under a name of SGLang's, or of what SGLang uses."""
     alias = _alias(module)
     _PUBLISHED.add(module)
     setattr(sys.modules.setdefault(alias, ModuleType(alias)), name, thing)
@@ -114,7 +115,7 @@ def _rebuild(cls: type[Struct], fields: dict[str, Any]) -> Struct:
 
 
 _PUBLISHED: Final[set[str]] = set()
-_publish(_rebuild, "rebuild", "msgspec._utils")
+publish(_rebuild, "rebuild", "msgspec._utils")
 _rebuild.__name__ = "rebuild"
-_publish(TimeStats, "SchedulerReqTimeStats", "sglang.srt.observability.req_time_stats")
+publish(TimeStats, "SchedulerReqTimeStats", "sglang.srt.observability.req_time_stats")
 REBUILD: Final = _rebuild
