@@ -207,7 +207,7 @@ class Gateway:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the first TCP socket; raises ConfigError with `serve`."""
+        """Host and port of the first TCP socket; raises ConfigError without one, as with `serve`."""
         return self._shards.address
 
     @property

@@ -67,6 +67,7 @@ class Gateway:
         self._engine_death = ""
         self._cancelled = False
         self.urls: list[str] = []
+        self._address: tuple[str, int] | None = None
         self.on_end: Callable[[], None] = lambda: None
         """Called once, from another thread, when a started gateway has ended."""
 
@@ -99,6 +100,7 @@ class Gateway:
         if self._sockets is None:
             self._sockets = listener.bind_for(self.config)
         self.urls = [listener.url(sock, self.config.host) for sock in self._sockets]
+        self._address = listener.tcp_address(self._sockets)
         gateway_id = secrets.token_hex(6)
         self._seat = Seat.claim(self.engine.contract, gateway_id)
         self._admin = start_admin(self.config, self.engine, self._admin_socket, self._seat.path)
@@ -124,11 +126,10 @@ class Gateway:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the first listening TCP socket; raises ConfigError where a `serve` function listens."""
-        if not self._sockets:
-            raise ConfigError("This gateway has no address.", hint="Its shards serve by functions of their own.")
-        host, port = self._sockets[0].getsockname()[:2]
-        return host, port
+        """Host and port of the first TCP socket; raises ConfigError for a gateway without one, such as of `serve`."""
+        if self._address is None:
+            raise ConfigError("This gateway has no address: it listens at no TCP port.")
+        return self._address
 
     @property
     def shards(self) -> list[dict[str, Any]]:
