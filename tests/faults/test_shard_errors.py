@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from sglang_subgw.contract import EngineContract
 from sglang_subgw.engine.seats import Seat
 from sglang_subgw.errors import ShardFailed, ShardStartError
+from support.client import request_bytes
 from support.faults import APP, streams_on_each, until
 from support.stack import Stack
 
@@ -26,6 +28,18 @@ def test_an_application_that_raises_in_a_request_costs_that_request_a_500_and_no
             stream.goes_on()
         assert [faulty.state(shard) for shard in (0, 1)] == [("ready", 1)] * 2
     stack.wait_idle()
+    stack.check()
+
+
+def test_a_request_that_never_ends_does_not_keep_its_shard_from_starting_again(make_stack: Callable[..., Stack]):
+    stack = make_stack(config={"app": APP, "drain_timeout_seconds": 0.3})
+    with socket.create_connection(stack.address, timeout=20) as sock:
+        sock.sendall(request_bytes("/hang", b"", method="GET"))
+        until(lambda: sum(shard["http_requests"] for shard in stack.gateway.shards) == 1)
+        stack.gateway.restart_shards()
+        until(lambda: [(s["state"], s["generation"]) for s in stack.gateway.shards] == [("ready", 2)] * 2, 20)
+        assert sock.recv(64).startswith(b"HTTP/1.1 500")
+    assert stack.generate("abc", 3)["text"] == "abc"
     stack.check()
 
 

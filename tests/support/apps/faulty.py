@@ -41,7 +41,10 @@ def app(engine: Any, info: Any, config: Any) -> Starlette:
     async def leave(request: Request) -> JSONResponse:
         sys.exit(3)
 
-    routes = [Route("/fault/{name}", fault), Route("/fail", fail), Route("/leave", leave)]
+    async def hang(request: Request) -> JSONResponse:
+        return await asyncio.get_running_loop().create_future()
+
+    routes = [Route("/fault/{name}", fault), Route("/fail", fail), Route("/leave", leave), Route("/hang", hang)]
     return Starlette(routes=[*routes, Mount("/", create_app(engine, info, config))])
 
 
