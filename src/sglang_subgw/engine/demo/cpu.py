@@ -23,6 +23,16 @@ class CpuPlatform(SRTPlatform):  # type: ignore[misc]
         """torch's name of the device."""
         return "cpu"
 
+    def get_torch_profiler_activity_str(self) -> str:
+        """torch's name of what a profile records; the scheduler ends without one."""
+        return "CPU"
+
+    def get_torch_profiler_activity(self) -> Any:
+        """What a profile records."""
+        import torch
+
+        return torch.profiler.ProfilerActivity.CPU
+
 
 if not hasattr(SRTPlatform, "get_kv_pool_cls"):
     # 0.5.19 asks an out-of-tree platform for classes where later versions fall back to their own.

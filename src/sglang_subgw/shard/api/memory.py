@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+from ...errors import RequestRejected
 from ..worker import TokenizerWorker
 from .answers import FlushCacheReqOutput
 from .base import EngineCalls
@@ -30,6 +31,7 @@ class MemoryCalls(EngineCalls):
 
     async def async_release_memory_occupation(self, tags: list[str] | None = None) -> None:
         """Give the accelerator's memory back, or that of `tags` ("weights", "kv_cache"); the engine must be idle."""
+        self._check_device()
         fields = {"tags": tags}
         await self.control.ask("ReleaseMemoryOccupationReqInput", fields, "ReleaseMemoryOccupationReqOutput", None)
 
@@ -39,6 +41,7 @@ class MemoryCalls(EngineCalls):
 
     async def async_resume_memory_occupation(self, tags: list[str] | None = None) -> None:
         """Take it again."""
+        self._check_device()
         await self.control.ask(
             "ResumeMemoryOccupationReqInput", {"tags": tags}, "ResumeMemoryOccupationReqOutput", None
         )
@@ -57,3 +60,8 @@ class MemoryCalls(EngineCalls):
     def freeze_gc(self) -> None:
         """`async_freeze_gc` for other threads than the loop's."""
         self._blocking(self.async_freeze_gc())
+
+    def _check_device(self) -> None:
+        if self.contract.server_args.get("device") == "cpu":
+            # Its scheduler asks CUDA without looking, and ends.
+            raise RequestRejected("An engine on the CPU has no accelerator's memory to release or resume.")
