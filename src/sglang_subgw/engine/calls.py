@@ -24,6 +24,7 @@ class EngineCalls:
             "serialize_tensors": self._serialize_tensors,
             "generate": self._generate,
             "encode": embedding.encode,
+            "embed_parts": embedding.embed_parts,
             "score": embedding.score,
         }
         self.streams = {"generate": self._generate_stream}

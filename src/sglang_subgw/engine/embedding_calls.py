@@ -12,6 +12,7 @@ class EmbeddingCalls:
 
     def __init__(self, engine: Any, loop: EngineLoop) -> None:
         self._manager = engine.tokenizer_manager
+        self._templates = engine.template_manager
         self._loop = loop
 
     def encode(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
@@ -19,6 +20,15 @@ class EmbeddingCalls:
         from sglang.srt.managers.io_struct import EmbeddingReqInput
 
         request = EmbeddingReqInput(**_given(arguments, blob))
+        return _plain(self._loop.run(anext(self._manager.generate_request(request, None)))), b""
+
+    def embed_parts(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
+        """The answers to an OpenAI request of these fields, its prompts made as SGLang's server makes them."""
+        from sglang.srt.entrypoints.openai.protocol import EmbeddingRequest
+        from sglang.srt.entrypoints.openai.serving_embedding import OpenAIServingEmbedding
+
+        serving = OpenAIServingEmbedding(self._manager, self._templates)
+        request, _ = serving._convert_to_internal_request(EmbeddingRequest(**arguments))
         return _plain(self._loop.run(anext(self._manager.generate_request(request, None)))), b""
 
     def score(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:

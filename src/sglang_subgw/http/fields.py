@@ -211,3 +211,12 @@ def token_id_lists(value: Any, name: str) -> list[int] | list[list[int]]:
     if isinstance(value, list) and value and isinstance(value[0], list):
         return [token_ids(row, f"{name}[{position}]") for position, row in enumerate(value)]
     return token_ids(value, name)
+
+
+def positions(value: Any, name: str) -> list[int] | list[list[int]]:
+    """An array of positions in a prompt, or one for each prompt."""
+    one = list_of(integer)
+    rows: list[Any] = (list_of(one) if isinstance(value, list) and value and isinstance(value[0], list) else one)(
+        value, name
+    )
+    return rows

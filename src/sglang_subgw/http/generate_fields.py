@@ -15,6 +15,7 @@ from .fields import (
     nullable,
     one_of,
     optional,
+    positions,
     refused,
     single_or_list,
     string,
@@ -25,7 +26,6 @@ from .fields import (
 
 _MULTIMODAL: Final = "only text prompts and token ids are implemented"
 _INTERNAL: Final = "it is internal to SGLang"
-_SCORING: Final = "scoring is not implemented"
 
 
 def _logprob_ids(value: Any, name: str) -> Any:
@@ -137,6 +137,7 @@ FIELDS: Final = Table(
         )
     ),
     refused("use_audio_in_video", _MULTIMODAL, False),
-    refused("multi_item_delimiter_indices", _SCORING),
-    refused("token_indices_to_pool", _SCORING),
+    # Scoring
+    optional("multi_item_delimiter_indices", positions),
+    optional("token_indices_to_pool", positions),
 )

@@ -10,12 +10,16 @@ from starlette.routing import BaseRoute, Route
 from . import generate
 from .admin import Admin
 from .admin import error_body as admin_error
+from .encode import EncodeHandler
 from .endpoint import Endpoint, ErrorBody, Handler, Services
 from .loads import Loads
 from .openai.chat import ChatHandler
 from .openai.completions import CompletionsHandler
+from .openai.embeddings import EmbeddingsHandler
 from .openai.errors import error_body, stream_error_body
 from .openai.models import ModelHandler, ModelsHandler
+from .openai.rerank import RerankHandler
+from .openai.score import ScoreHandler
 
 
 def routes(services: Services) -> list[BaseRoute]:
@@ -29,6 +33,11 @@ def routes(services: Services) -> list[BaseRoute]:
         route("/v1/chat/completions", ("POST",), ChatHandler(services), error_body, stream_error_body),
         route("/generate", ("POST", "PUT"), generate.GenerateHandler(services), *_GENERATE),
         route("/v1/completions", ("POST",), CompletionsHandler(services), error_body, stream_error_body),
+        route("/v1/embeddings", ("POST",), EmbeddingsHandler(services), error_body),
+        route("/v1/rerank", ("POST", "PUT"), RerankHandler(services), error_body),
+        route("/v1/score", ("POST",), ScoreHandler(services), error_body),
+        route("/encode", ("POST", "PUT"), EncodeHandler(services), generate.error_body),
+        route("/classify", ("POST", "PUT"), EncodeHandler(services), generate.error_body),
         route("/v1/models", ("GET",), ModelsHandler(services), error_body),
         route("/v1/models/{model:path}", ("GET",), ModelHandler(services), error_body),
         route("/health", ("GET",), admin.health),
@@ -51,7 +60,7 @@ _GENERATE: Final[tuple[ErrorBody, ErrorBody]] = (generate.error_body, generate.s
 
 _NOT_SERVED: Final = re.compile(
     "/("
-    "encode|classify|tokenize|detokenize|score|rerank|v1/(embeddings|classify|tokenize|detokenize|score|decisions|rerank|"
+    "tokenize|detokenize|v1/(classify|tokenize|detokenize|decisions|"
     "responses(/.*)?|messages(/count_tokens)?|systemone|audio/transcriptions|realtime)|api/(chat|generate|tags|show)|"
     "vertex_generate|invocations|metrics|open_session|close_session|parse_function_call|separate_reasoning|"
     "pause_generation|continue_generation|configure_logging|set_trace_level|freeze_gc|slow_down|pd_role_switch|"

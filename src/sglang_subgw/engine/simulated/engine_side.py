@@ -18,6 +18,7 @@ class EngineSide:
             "serialize_tensors": self._serialize,
             "generate": self._generate,
             "encode": self._encode,
+            "embed_parts": self._embed_parts,
             "score": self._score,
         }
 
@@ -37,6 +38,11 @@ class EngineSide:
     def _encode(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
         self.asked.append(("encode", {**arguments, "blob": blob}))
         return {"embedding": [0.5], "meta_info": {"id": arguments["given"].get("rid")}}, b""
+
+    def _embed_parts(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
+        self.asked.append(("embed_parts", arguments))
+        count = len(arguments["input"])
+        return [{"embedding": [float(index)], "meta_info": {"prompt_tokens": 1}} for index in range(count)], b""
 
     def _score(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
         self.asked.append(("score", {**arguments, "blob": blob}))

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 from ...errors import RequestRejected
 from ...shard.request import GenerateRequest
 from ...shard.sample import Sample
-from ..body import read_object
 from ..disconnect import UntilDisconnect
 from ..endpoint import Services
 from ..exchange import Exchange, RequestHeaders
@@ -19,6 +18,7 @@ from ..relay import relay
 from ..sse import DONE, start_events
 from .logprobs import TokenBytes
 from .models import resolve_model
+from .reading import read_values
 
 
 class Events(Protocol):
@@ -56,10 +56,7 @@ class OpenAIHandler(ABC):
 
     async def __call__(self, exchange: Exchange) -> None:
         arrived = time.perf_counter()
-        kind = exchange.headers.get("content-type", "").split(";")[0].strip().lower()
-        if kind != "application/json":
-            raise RequestRejected("Unsupported Media Type: Only 'application/json' is allowed")
-        values = self.table.read(await read_object(exchange, self._limit))
+        values = await read_values(exchange, self.table, self._limit)
         adapter = resolve_model(values["model"], self.contract)
         request = await self.request(values, exchange.headers)
         request.lora_path = adapter if adapter is not None else values["lora_path"]

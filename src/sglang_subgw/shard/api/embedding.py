@@ -87,3 +87,9 @@ class EmbeddingCalls(EngineCalls):
         outputs: Outputs
         outputs, _ = await self.coordination.call("encode", carrier.arguments(given), carrier.blob)
         return outputs
+
+    async def embed_parts(self, fields: dict[str, Any]) -> Outputs:
+        """The same for fields of OpenAI's embedding request whose input has parts: texts, images, videos."""
+        outputs: Outputs
+        outputs, _ = await self.coordination.call("embed_parts", fields)
+        return outputs

@@ -1,0 +1,18 @@
+"""A request of OpenAI's API as checked fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import RequestRejected
+from ..body import read_object
+from ..exchange import Exchange
+from ..fields import Table
+
+
+async def read_values(exchange: Exchange, table: Table, limit: int) -> dict[str, Any]:
+    """Every field of the table; raises RequestRejected for what isn't JSON, and for the first wrong field."""
+    kind = exchange.headers.get("content-type", "").split(";")[0].strip().lower()
+    if kind != "application/json":
+        raise RequestRejected("Unsupported Media Type: Only 'application/json' is allowed")
+    return table.read(await read_object(exchange, limit))
