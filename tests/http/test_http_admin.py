@@ -108,7 +108,7 @@ def test_flush_cache() -> None:
 
 
 def test_what_is_not_there_says_so() -> None:
-    for path in ("/v1/embeddings", "/v1/responses/x/cancel", "/metrics", "/hicache/storage-backend"):
+    for path in ("/v1/decisions", "/v1/responses/x/cancel", "/metrics", "/hicache/storage-backend"):
         answer = ask(path, {})
         assert answer.status_code == 404
         assert "does not implement yet" in answer.json()["message"]

@@ -112,7 +112,7 @@ def test_error_classes() -> None:
         with pytest.raises(openai.NotFoundError, match="does not exist"):
             client.chat.completions.create(model="gpt-9", messages=USER)
         with pytest.raises(openai.NotFoundError):
-            client.embeddings.create(model="demo", input="a")
+            client.moderations.create(model="demo", input="a")
         assert client.completions.create(model="demo", prompt="a").choices[0].text == "Hello"
 
     with_sync(test)
