@@ -37,6 +37,7 @@ class Publications:
             if part is not None:
                 self._ends.callback(part.close)
                 part.start()
+        self.look(0.0)
 
     def look(self, now: float) -> None:
         """Write down how the scheduler is."""
