@@ -2,5 +2,6 @@
 
 from .attach import attach
 from .gateway import Gateway
+from .run import run
 
-__all__ = ["Gateway", "attach"]
+__all__ = ["Gateway", "attach", "run"]

@@ -39,7 +39,7 @@ def open_engine(
     engine.
     """
     match source:
-        case bool():
+        case bool() | bytes():
             pass
         case int():
             return AttachedEngine.attach(str(source))
