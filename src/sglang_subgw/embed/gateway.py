@@ -29,6 +29,7 @@ class Gateway:
     """Shards around an engine: a context manager, blocking or asynchronous, that has started when it is entered.
 
     `engine_or_args` is one of
+
     - an sglang.Engine of the caller's, made with `tokenizer_worker_num` of 2 or more, which goes on after the gateway;
     - SGLang's arguments, a dict of keywords or a list as of the command line, for an engine that is made, and ended, by
       the gateway: in this process if it is started in the main thread and in no event loop, else in one of its own;
