@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from .config import GatewayConfig, Mode
     from .embed.attach import attach
     from .embed.gateway import Gateway
+    from .embed.run import run
     from .shard.engine import ShardEngine
     from .shard.info import ShardInfo
 
-__all__ = ["Gateway", "GatewayConfig", "Mode", "ShardEngine", "ShardInfo", "attach"]
+__all__ = ["Gateway", "GatewayConfig", "Mode", "ShardEngine", "ShardInfo", "attach", "run"]
 
 _WHERE: Final = {
     "Gateway": ".embed",
@@ -21,6 +22,7 @@ _WHERE: Final = {
     "ShardEngine": ".shard.engine",
     "ShardInfo": ".shard.info",
     "attach": ".embed",
+    "run": ".embed",
 }
 
 
