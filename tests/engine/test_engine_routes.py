@@ -122,7 +122,15 @@ def test_the_configuration_keeps_them_over_an_interpreter_s_border() -> None:
             "/x=zzz",
             "zzz of sglang.Engine is no such method. It has async_generate, by_position, do, fail, flush_cache,",
         ),
-        ("/pause_generation", "pause_generation of sglang.Engine is no such method."),
+        (
+            "/pause_generation",
+            "pause_generation of sglang.Engine is no such method. It is one of the tokenizer manager: "
+            "/pause_generation=pause_generation:tm.",
+        ),
+        (
+            "/x=generate:tm",
+            "generate of the tokenizer manager is no such method. It is one of sglang.Engine: /x=generate",
+        ),
         ("/partial_result", "partial_result of sglang.Engine is a NoneType, not a method. Did you mean partial?"),
         ("/tokenizer_manager", "tokenizer_manager of sglang.Engine is a Manager, not a method."),
         ("/ready:tm", "ready of the tokenizer manager is a bool, not a method."),

@@ -208,6 +208,8 @@ class Gateway:
         if self._admin is not None:
             self._admin.close()
             self._admin = None
+        if self._admin_socket is not None:
+            self._admin_socket.close()
         if self._sweeper is not None:
             self._sweeper.stop()
             self._sweeper = None

@@ -26,8 +26,8 @@ class AdminSocket:
         self.sock = sock
         self._path = path
         host, port = sock.getsockname()[:2] if path is None else ("", 0)
-        self.is_local = path is not None or ipaddress.ip_address(host).is_loopback
-        """Whether only processes of this machine can connect."""
+        self.is_loopback = path is None and ipaddress.ip_address(host).is_loopback
+        """Whether it is a port that this machine alone can reach."""
         self.url = f"{_UNIX}{path}" if path else f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     @classmethod
@@ -36,7 +36,7 @@ class AdminSocket:
         if text.startswith(_UNIX):
             return cls.at(Path(text.removeprefix(_UNIX)))
         bound = cls(_bind_tcp(text))
-        if not bound.is_local:
+        if not bound.is_loopback:
             log.warning("The admin listener is at %s: whoever can reach it may call its routes, unasked.", bound.url)
         return bound
 

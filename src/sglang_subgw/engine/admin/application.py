@@ -29,11 +29,13 @@ _END: Final = object()
 class Application:
     """The ASGI application of the routes, and of a list of them at `/`."""
 
-    def __init__(self, methods: Sequence[Method], executor: Executor, *, max_body_bytes: int, is_local: bool) -> None:
+    def __init__(
+        self, methods: Sequence[Method], executor: Executor, *, max_body_bytes: int, is_loopback: bool
+    ) -> None:
         self._methods = {method.route.path: method for method in methods}
         self._executor = executor
         self._max_body_bytes = max_body_bytes
-        self._is_local = is_local
+        self._is_loopback = is_loopback
         self._endpoint = Endpoint(self._answer, error_body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -41,7 +43,7 @@ class Application:
         await self._endpoint(scope, receive, send)
 
     async def _answer(self, exchange: Exchange) -> None:
-        _refuse_web_pages(exchange, self._is_local)
+        _refuse_web_pages(exchange, self._is_loopback)
         http_method = exchange.scope["method"]
         if exchange.path == "/" and http_method == "GET":
             await exchange.json({"engine_routes": [_described(method) for method in self._methods.values()]})
@@ -99,13 +101,13 @@ def _described(method: Method) -> dict[str, Any]:
     }
 
 
-def _refuse_web_pages(exchange: Exchange, is_local: bool) -> None:
-    """A browser on the machine would let any page call what only the operator may."""
+def _refuse_web_pages(exchange: Exchange, is_loopback: bool) -> None:
+    """A browser on the machine would let any page call what only the operator may, also by a name of the page's own."""
     if "origin" in exchange.headers or exchange.headers.get("sec-fetch-site", "none") != "none":
         exchange.always(*CLOSE)
         raise RequestRejected("Requests of web pages are refused here.", status=403)
     name = exchange.headers.get("host", "localhost")
-    if is_local and not _is_local_name(name):
+    if is_loopback and not _is_local_name(name):
         exchange.always(*CLOSE)
         raise RequestRejected(f"{name!r} is not a name of this machine's own.", status=403)
 

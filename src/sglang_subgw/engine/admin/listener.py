@@ -29,7 +29,7 @@ class AdminListener:
     def __init__(self, methods: Sequence[Method], loop: EngineLoop, sock: AdminSocket, *, max_body_bytes: int) -> None:
         self.url = sock.url
         self._socket = sock
-        application = Application(methods, Executor(loop), max_body_bytes=max_body_bytes, is_local=sock.is_local)
+        application = Application(methods, Executor(loop), max_body_bytes=max_body_bytes, is_loopback=sock.is_loopback)
         self._server = _Server(
             uvicorn.Config(
                 application,

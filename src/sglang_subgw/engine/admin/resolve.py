@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,10 +40,11 @@ class Method:
 def resolve(routes: Iterable[EngineRoute], engine: Any) -> tuple[Method, ...]:
     """The methods of an sglang.Engine and its tokenizer manager; raises ConfigError for the first there isn't."""
     owners = {Owner.ENGINE: engine, Owner.TM: engine.tokenizer_manager}
-    return tuple(_method(route, owners[route.owner]) for route in routes)
+    return tuple(_method(route, owners) for route in routes)
 
 
-def _method(route: EngineRoute, owner: Any) -> Method:
+def _method(route: EngineRoute, owners: Mapping[Owner, Any]) -> Method:
+    owner = owners[route.owner]
     # Not by getattr: a property must not be run to see that it is none. The class's: what is around it says nothing.
     nothing = object()
     found = inspect.getattr_static(type(owner), route.method, inspect.getattr_static(owner, route.method, nothing))
@@ -51,7 +52,7 @@ def _method(route: EngineRoute, owner: Any) -> Method:
         problem = "no such method" if found is nothing else f"{_named(found)}, not a method"
         raise ConfigError(
             f"Engine route {str(route)!r}: {route.method} of {_OWNERS[route.owner]} is {problem}.",
-            hint=_what_there_is(route, owner),
+            hint=_what_there_is(route, owners),
         )
     call = found.__get__(owner, type(owner))
     try:
@@ -72,9 +73,13 @@ def _named(found: Any) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
-def _what_there_is(route: EngineRoute, owner: Any) -> str:
-    public = (name for name in dir(owner) if not name.startswith("_"))
-    names = [name for name in public if _is_method(inspect.getattr_static(owner, name, None))]
+def _what_there_is(route: EngineRoute, owners: Mapping[Owner, Any]) -> str:
+    for owner in owners.keys() - {route.owner}:
+        if _is_method(inspect.getattr_static(owners[owner], route.method, None)):
+            return f"It is one of {_OWNERS[owner]}: {route.path}={route.method}:{owner}."
+    there = owners[route.owner]
+    public = (name for name in dir(there) if not name.startswith("_"))
+    names = [name for name in public if _is_method(inspect.getattr_static(there, name, None))]
     if close := difflib.get_close_matches(route.method, names):
         return f"Did you mean {' or '.join(close)}?"
     return f"It has {', '.join(names)}."

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from ...config import GatewayConfig
 from ...engine_routes import parse_routes
 from ...errors import ConfigError
+from ..engine_loop import EngineLoop
 from .address import AdminSocket
 
 if TYPE_CHECKING:
@@ -17,7 +18,17 @@ if TYPE_CHECKING:
 SOCKET_NAME: Final = "admin"
 
 
-def start_admin(config: GatewayConfig, engine: Any, sock: AdminSocket | None, directory: Path) -> AdminListener | None:
+@runtime_checkable
+class _OwnEngine(Protocol):
+    """What an engine of this process has, and one of another has not."""
+
+    engine: Any
+    loop: EngineLoop
+
+
+def start_admin(
+    config: GatewayConfig, engine: object, sock: AdminSocket | None, directory: Path
+) -> AdminListener | None:
     """Serve the configuration's engine routes, on a socket in `directory` if none is given; None without routes.
 
     Takes an engine of this process; raises ConfigError for another one, and for a route that names no method.
@@ -27,7 +38,7 @@ def start_admin(config: GatewayConfig, engine: Any, sock: AdminSocket | None, di
     with ExitStack() as stack:
         if sock is not None:
             stack.callback(sock.close)
-        if not hasattr(engine, "engine"):
+        if not isinstance(engine, _OwnEngine):
             raise ConfigError(
                 "The engine routes need the engine in their own process, and it is in another.",
                 hint="Give them to the gateway or --engine-only there.",
