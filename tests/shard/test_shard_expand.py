@@ -177,7 +177,6 @@ def test_ids_out_of_the_vocabulary_are_refused(bad: int) -> None:
         ({"session_id": "s", "session_params": {"id": "s"}}, {}, "session_id and session_params cannot both be set."),
         ({"rid": "r", "session_params": {"id": "s"}}, {}, "rid can't be chosen"),
         ({"return_indexer_topk": True}, {"skip_tokenizer_init": True}, "return_indexer_topk is not implemented"),
-        ({}, {"disaggregation_mode": "prefill"}, "Invalid request: Disaggregated request received without bootstrap"),
     ],
     ids=str,
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..contract import EngineContract
+from ..shard.rooms import ROOMS_NAME
 from ..shard.tokenize_local import LocalTokenizer
 from .calls import EngineCalls
 from .coordinator import Coordinator
@@ -30,7 +31,8 @@ class OwnedEngine:
         self._processes = processes
         self._watcher = Watcher(processes, engine.tokenizer_router)
         with ExitStack() as services:
-            services.callback(Path(runtime_dir, "tokenizer.json").unlink, missing_ok=True)
+            for name in ("tokenizer.json", ROOMS_NAME):
+                services.callback(Path(runtime_dir, name).unlink, missing_ok=True)
             self.contract: EngineContract = contract_from_engine(engine, runtime_dir, engine_id=engine_id)
             self._take_watchdog(services)
             self.loop = EngineLoop(engine)

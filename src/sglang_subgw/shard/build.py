@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from ..contract import EngineContract
 from ..wire.message import Struct
-from .checks import rank_of
 from .expand import Prompt
 from .ready import Ready, names_adapters, priority_of
 from .request import GenerateRequest
+from .routing import FAKE_HOST, rank_of
 
 KIND: Final = "TokenizedGenerateReqInput"
 BATCH_KIND: Final = "BatchTokenizedGenerateReqInput"
@@ -51,7 +51,7 @@ class Builder:
             "session_params": _session(request.session_params),
             "lora_name": prompt.lora_path if self._named_adapters else None,
             "custom_logit_processor": prompt.custom_logit_processor or None,
-            "bootstrap_host": prompt.bootstrap_host,
+            "bootstrap_host": self._host(prompt),
             "bootstrap_port": prompt.bootstrap_port,
             "bootstrap_room": self._room(prompt),
             "routed_dp_rank": rank_of(request),
@@ -66,6 +66,13 @@ class Builder:
         }
         fields.update((name, value) for name, value in optional.items() if value is not None)
         return Ready(prompt, ids, sampling, fields)
+
+    def _host(self, prompt: Prompt) -> str | None:
+        features = self._features
+        if (features.disaggregation_mode, features.disaggregation_transfer_backend) == ("decode", "fake"):
+            # The scheduler means the same without one, and ends by it.
+            return prompt.bootstrap_host or FAKE_HOST
+        return prompt.bootstrap_host
 
     def _room(self, prompt: Prompt) -> int | None:
         if prompt.bootstrap_room is None and self._features.disaggregation_transfer_backend == "fake":

@@ -10,6 +10,7 @@ from ..errors import RequestRejected
 from .expand import Prompt
 from .limits import check_booleans, check_common, check_positions, fit
 from .request import GenerateRequest
+from .routing import check_ranks
 
 
 def check_request(request: GenerateRequest, contract: EngineContract) -> None:
@@ -27,20 +28,7 @@ def check_request(request: GenerateRequest, contract: EngineContract) -> None:
     if features.skip_tokenizer_init and (request.return_routed_experts or request.return_indexer_topk):
         name = "return_routed_experts" if request.return_routed_experts else "return_indexer_topk"
         raise RequestRejected(f"{name} is not implemented with skip_tokenizer_init.", param=name)
-    _check_rank(request, features.num_dp_ranks)
-
-
-def rank_of(request: GenerateRequest) -> int | None:
-    """The data-parallel rank that a request asks for."""
-    return request.data_parallel_rank if request.routed_dp_rank is None else request.routed_dp_rank
-
-
-def _check_rank(request: GenerateRequest, ranks: int) -> None:
-    rank = rank_of(request)
-    if rank is None:
-        return
-    if type(rank) is not int or not 0 <= rank < max(ranks, 1):
-        raise RequestRejected(f"routed_dp_rank={rank!r} out of range [0, {ranks})", param="routed_dp_rank")
+    check_ranks(request, contract)
 
 
 def check_prompt(prompt: Prompt, ids: list[int], sampling: dict[str, Any], contract: EngineContract) -> array[int]:
@@ -69,15 +57,6 @@ def check_prompt(prompt: Prompt, ids: list[int], sampling: dict[str, Any], contr
             "The server is not configured to enable custom logit processor. "
             "Please set `--enable-custom-logit-processor` to enable this feature.",
             param="custom_logit_processor",
-        )
-    if (
-        features.disaggregation_mode != "null"
-        and prompt.bootstrap_room is None
-        and features.disaggregation_transfer_backend != "fake"
-    ):
-        # The scheduler would end here instead of answering: the shard sends no trace context.
-        raise RequestRejected(
-            "Invalid request: Disaggregated request received without bootstrap room id.", param="bootstrap_room"
         )
     return array("q", ids)
 

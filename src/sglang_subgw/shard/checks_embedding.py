@@ -6,6 +6,7 @@ from ..contract import EngineContract
 from ..errors import RequestRejected
 from .limits import check_booleans, check_common
 from .request import EmbeddingRequest
+from .routing import follows_rooms
 
 
 def check_embedding_request(request: EmbeddingRequest, contract: EngineContract) -> None:
@@ -14,6 +15,11 @@ def check_embedding_request(request: EmbeddingRequest, contract: EngineContract)
         raise RequestRejected(
             "This model does not appear to be an embedding model by default. "
             "Please add `--is-embedding` when launching the server or try another model."
+        )
+    if follows_rooms(contract):
+        raise RequestRejected(
+            "--load-balance-method follow_bootstrap_room sends requests where their bootstrap room tells, "
+            "which a request for embeddings doesn't have."
         )
     check_common(request, contract)
     check_booleans(request, "is_cross_encoder_request", "return_pooled_hidden_states")

@@ -16,6 +16,7 @@ from .meta import AnswerFacts
 from .plan import Plan
 from .ready import Ready, names_adapters, priority_of
 from .request import EmbeddingRequest
+from .routing import follows_rooms
 from .sampling import normalize
 from .tokenizer import ShardTokenizer
 
@@ -46,7 +47,10 @@ class Embedding(Family[EmbeddingRequest, EmbeddingPrompt]):
 
     def health_check(self) -> Ready[EmbeddingPrompt]:
         request = EmbeddingRequest(input_ids=[0])
-        return self._ready(request, expand_embedding(request).prompts[0], [0], None)
+        item = self._ready(request, expand_embedding(request).prompts[0], [0], None)
+        if follows_rooms(self.contract):
+            item.fields["routed_dp_rank"] = 0
+        return item
 
     def sample(
         self,

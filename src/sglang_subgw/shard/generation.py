@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from ..contract import EngineContract
 from ..errors import RequestRejected
 from .build import BATCH_KIND, KIND, Builder
@@ -15,12 +13,10 @@ from .meta import AnswerFacts
 from .plan import Plan
 from .ready import Ready
 from .request import GenerateRequest
+from .routing import FAKE_HOST, check_meeting, follows_rooms
 from .sample import Sample
 from .sampling import normalize
 from .tokenizer import ShardTokenizer
-
-_FAKE_BOOTSTRAP_HOST: Final = "2.2.2.2"
-"""SGLang's own: no prefill server has it."""
 
 
 class Generation(Family[GenerateRequest, Prompt]):
@@ -35,7 +31,9 @@ class Generation(Family[GenerateRequest, Prompt]):
 
     def plan(self, request: GenerateRequest) -> Plan[Prompt]:
         check_request(request, self.contract)
-        return expand(request)
+        plan = expand(request)
+        check_meeting(request, plan, self.contract)
+        return plan
 
     async def prepare(self, request: GenerateRequest, plan: Plan[Prompt]) -> list[Ready[Prompt]]:
         sampling = [normalize(prompt.sampling_params, self.contract, self.tokenizer) for prompt in plan.prompts]
@@ -48,8 +46,8 @@ class Generation(Family[GenerateRequest, Prompt]):
     def health_check(self) -> Ready[Prompt]:
         request = GenerateRequest(input_ids=[0])
         prompt = expand(request).prompts[0]
-        if self.contract.features.disaggregation_mode != "null":
-            prompt.bootstrap_host, prompt.bootstrap_room = _FAKE_BOOTSTRAP_HOST, 0
+        if self.contract.features.disaggregation_mode != "null" or follows_rooms(self.contract):
+            prompt.bootstrap_host, prompt.bootstrap_room = FAKE_HOST, 0
         sampling = normalize({"max_new_tokens": 1, "temperature": 0.0}, self.contract, self.tokenizer)
         return self._builder.build(request, prompt, check_prompt(prompt, [0], sampling, self.contract), sampling)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from ..errors import RequestRejected
@@ -35,6 +35,8 @@ class Plan[P: AnyPrompt]:
     is_single: bool
     batch_name: str | None
     """The one rid that a client gave to a whole batch: good for aborting it all."""
+    rooms: list[int] = field(default_factory=list)
+    """The bootstrap rooms that no other request may use while this one runs."""
 
     @property
     def names(self) -> list[str]:

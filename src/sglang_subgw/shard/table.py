@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from ..contract import Slot, Word
 from ..errors import RequestRejected
+from .rooms import Rooms
 from .sample import Sample
 
 
 class Names:
-    """The client's names that one request holds, from its arrival to its last sample's end."""
+    """The client's names, and the bootstrap rooms, that one request holds from its arrival to its last sample's end."""
 
-    __slots__ = ("_held", "names", "samples")
+    __slots__ = ("_held", "names", "rooms", "samples")
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self, names: list[str], rooms: Sequence[int]) -> None:
         self.names = names
+        self.rooms = rooms
         self.samples: dict[str, list[Sample]] = {name: [] for name in names}
         self._held = 1
 
@@ -33,8 +35,9 @@ class Names:
 class Table:
     """Running samples; keeps the shard's counters of them."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: Slot, rooms: Rooms) -> None:
         self._slot = slot
+        self._rooms = rooms
         self.on_removed: Callable[[Sample], None] = lambda sample: None
         """Called with each sample that has ended."""
         self._emptied: asyncio.Event | None = None
@@ -49,12 +52,13 @@ class Table:
     def __iter__(self) -> Iterator[Sample]:
         return iter(list(self._samples.values()))
 
-    def claim(self, names: list[str]) -> Names:
-        """Reserve a request's names; raises RequestRejected when one is in use."""
+    def claim(self, names: list[str], rooms: Sequence[int] = ()) -> Names:
+        """Reserve a request's names and rooms; raises RequestRejected when one is in use."""
         for name in names:
             if name in self._named:
                 raise RequestRejected(f"Duplicate request ID detected: {name}", param="rid")
-        claimed = Names(names)
+        self._rooms.claim(rooms)
+        claimed = Names(names, rooms)
         for name in names:
             self._named[name] = claimed
         return claimed
@@ -64,6 +68,7 @@ class Table:
         if claimed.drop():
             for name in claimed.names:
                 del self._named[name]
+            self._rooms.release(claimed.rooms)
 
     def add(self, sample: Sample, claimed: Names, names: list[str]) -> None:
         """A sample that is about to be sent, under those of the claimed names that mean it."""

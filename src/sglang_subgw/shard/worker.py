@@ -22,6 +22,7 @@ from .lora import Lora
 from .outbound import Outbound
 from .request import EmbeddingRequest, GenerateRequest
 from .rids import HEALTH_CHECK, Rids
+from .rooms import Rooms
 from .sample import Sample
 from .table import Table
 from .tokenizer import ShardTokenizer
@@ -55,7 +56,8 @@ class TokenizerWorker:
         """Called with the reason when the engine is gone, or this worker leaves it."""
         self._slot = slot
         self._codec = codec_for(contract.wire)
-        self._table = Table(slot)
+        self._rooms = Rooms(contract.wire.runtime_dir)
+        self._table = Table(slot, self._rooms)
         self._outbound = Outbound(
             contract,
             self.tokenizer,
@@ -116,7 +118,7 @@ class TokenizerWorker:
         self.check_open()
         family = self._outbound.family_of(request)
         plan = family.plan(request)
-        claimed = self._table.claim(plan.names)
+        claimed = self._table.claim(plan.names, plan.rooms)
         try:
             ready = await family.prepare(request, plan)
             await self.gate.passed()
@@ -195,6 +197,7 @@ class TokenizerWorker:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        self._rooms.close()
         self.tokenizer.close()
 
     def check_open(self) -> None:

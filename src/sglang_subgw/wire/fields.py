@@ -80,6 +80,7 @@ SENT: Final[dict[str, dict[str, Check]]] = {
         "sampling_params": is_struct("SamplingParams"),
         "lora_id": or_none(is_str),
         "lora_name": or_none(is_str),
+        "routed_dp_rank": or_none(is_int),
         "priority": or_none(is_int),
         "dimensions": or_none(is_int),
         "return_pooled_hidden_states": is_bool,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
+from ...shard.rooms import ROOMS_NAME
 from ..coordinator import Coordinator
 from ..tokenization import SOCKET_NAME, TokenizationService
 from . import embedding
@@ -128,7 +129,8 @@ class SimulatedEngine:
         self.coordinator.close()
         self.publications.close()
         self._tokenization.close()
-        Path(self.contract.wire.runtime_dir, "tokenizer.json").unlink(missing_ok=True)
+        for name in ("tokenizer.json", ROOMS_NAME):
+            Path(self.contract.wire.runtime_dir, name).unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self.start()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from http import HTTPStatus
 
 from ...contract import EngineContract
+from ...shard.routing import FAKE_HOST
 from .embedding import KIND as EMBEDDING
 from .embedding import Embedding
 from .generation import Generation, abort_reason
@@ -186,8 +187,24 @@ class Scheduler:
         rank, ranks = request.routed_dp_rank, features.num_dp_ranks
         if ranks > 1 and rank is not None and not 0 <= rank < ranks:
             raise ValueError(f"DP rank {rank} is not active.")
+        follows = self.contract.server_args.get("load_balance_method") == "follow_bootstrap_room"
+        if ranks > 1 and follows and rank is None and request.bootstrap_room is None:
+            raise AssertionError("req.bootstrap_room should not be None.")
         if self._lacks_room(request) and request.time_stats is None:
             raise AttributeError("'NoneType' object has no attribute 'trace_ctx'")
+        if features.disaggregation_mode != "null":
+            self._check_meeting(request)
+
+    def _check_meeting(self, request: Struct) -> None:
+        features, host, room = self.contract.features, request.bootstrap_host, request.bootstrap_room
+        if features.disaggregation_mode == "decode" and host is None:
+            raise AttributeError("'NoneType' object has no attribute 'startswith'")
+        if features.disaggregation_transfer_backend == "fake" or host == FAKE_HOST:
+            return
+        if any(g.request.bootstrap_room == room for g in (*self.waiting, *self.running)):
+            raise KeyError(room)
+        if room == 0:
+            self.violations.append(f"rid {request.rid} has bootstrap_room 0, in which nothing ever arrives")
 
     def _lacks_room(self, request: Struct) -> bool:
         """Prefill and decode could not meet; with several ranks SGLang's controller sees to it."""

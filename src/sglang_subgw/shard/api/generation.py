@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final
 
 from ..call import Call
+from ..expand import expand
 from ..request import GenerateRequest
+from ..routing import check_meeting, check_ranks, follows_rooms
 from .base import EngineCalls
 
 type Output = dict[str, Any]
@@ -16,6 +18,15 @@ type Outputs = Output | list[Output]
 
 _ENGINE_SIDE: Final = ("image_data", "audio_data", "video_data", "mm_hashes", "mm_content_hashes", "kv_hints")
 """Parameters that SGLang's own worker must see to: a processor of images, structs of its own."""
+_MEETING: Final = (
+    "input_ids",
+    "sampling_params",
+    "routed_dp_rank",
+    "disagg_prefill_dp_rank",
+    "bootstrap_host",
+    "bootstrap_port",
+    "bootstrap_room",
+)
 
 
 class GenerationCalls(EngineCalls):
@@ -70,10 +81,7 @@ class GenerationCalls(EngineCalls):
         Raises RequestRejected for what the engine must not see, EngineRejected and EngineUnavailable for its answers.
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "options")}
-        if data_parallel_rank is not None:
-            warnings.warn(
-                "'data_parallel_rank' is deprecated, use 'routed_dp_rank' instead.", DeprecationWarning, stacklevel=2
-            )
+        given["routed_dp_rank"] = _rank(routed_dp_rank, given.pop("data_parallel_rank"))
         traced = external_trace_header is not None and bool(self.contract.server_args.get("enable_trace"))
         if traced or any(given[name] is not None for name in _ENGINE_SIDE):
             return await self._generate_there({**given, **options})
@@ -127,6 +135,7 @@ class GenerationCalls(EngineCalls):
     ) -> Outputs | Iterator[Output]:
         """`async_generate` for other threads than the loop's: a dict, a list, or a plain iterator when `stream`."""
         given = {name: value for name, value in locals().items() if name not in ("self", "options")}
+        given["routed_dp_rank"] = _rank(routed_dp_rank, given.pop("data_parallel_rank"))
         answer = self._blocking(self.async_generate(**given, **options))
         if isinstance(answer, (dict, list)):
             return answer
@@ -160,9 +169,27 @@ class GenerationCalls(EngineCalls):
 
     async def _generate_there(self, arguments: dict[str, Any]) -> Outputs | AsyncIterator[Output]:
         """On SGLang's own worker in the engine's process."""
+        self._check_meeting(arguments)
         given = {name: value for name, value in arguments.items() if value is not None}
         if arguments["stream"]:
             return self.coordination.stream("generate", given)
         outputs: Outputs
         outputs, _ = await self.coordination.call("generate", given)
         return outputs
+
+    def _check_meeting(self, arguments: dict[str, Any]) -> None:
+        """What SGLang's own worker doesn't check, and its schedulers end by."""
+        if self.contract.features.disaggregation_mode == "null" and not follows_rooms(self.contract):
+            return
+        named = {name: arguments[name] for name in _MEETING}
+        request = GenerateRequest(text=arguments["prompt"], **named)
+        check_ranks(request, self.contract)
+        check_meeting(request, expand(request), self.contract)
+
+
+def _rank(routed: int | None, deprecated: int | None) -> int | None:
+    """The older name counts where the newer one isn't given; the caller's caller is warned of it."""
+    if deprecated is None:
+        return routed
+    warnings.warn("'data_parallel_rank' is deprecated, use 'routed_dp_rank' instead.", DeprecationWarning, stacklevel=3)
+    return deprecated if routed is None else routed
