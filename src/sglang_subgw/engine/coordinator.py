@@ -48,7 +48,8 @@ class Coordinator:
         self._sections: dict[str, _Section] = {}
         self._tellings: dict[int, _Telling] = {}
         self._numbers = itertools.count(1)
-        self._loop = asyncio.new_event_loop()
+        # Not the process's default, which SGLang makes uvloop's: its servers can't close their clients.
+        self._loop: asyncio.AbstractEventLoop = asyncio.SelectorEventLoop()
         self._listener: socket.socket | None = None
         self._thread = threading.Thread(target=self._run, name="subgw-coordinator")
         self._stop = asyncio.Event()
