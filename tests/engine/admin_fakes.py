@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Optional, Self, Union
 
 import engine_fakes
+import httpx
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -24,6 +25,8 @@ from sglang_subgw.engine.engine_loop import EngineLoop
 
 if TYPE_CHECKING:
     from nowhere import TypeCheckersOnly
+
+SECONDS = 10
 
 
 class BaseReq(msgspec.Struct, tag=True, kw_only=True, array_like=True):
@@ -169,6 +172,14 @@ class Engine(engine_fakes.Engine):
     def wait_in_thread(self) -> None:
         self.hung.set()
         self.hang.wait(30)
+
+
+def client_of(url: str) -> httpx.Client:
+    """A client of the listener there."""
+    if url.startswith("unix:"):
+        transport = httpx.HTTPTransport(uds=url.removeprefix("unix:"))
+        return httpx.Client(transport=transport, base_url="http://localhost", timeout=SECONDS)
+    return httpx.Client(base_url=url, timeout=SECONDS)
 
 
 class Running:

@@ -18,14 +18,13 @@ import pytest
 
 pytest.importorskip("msgspec")
 
-from admin_fakes import GenerateReq, PauseReq, Running
+from admin_fakes import SECONDS, GenerateReq, PauseReq, Running, client_of
 
 from sglang_subgw.config import GatewayConfig
 from sglang_subgw.engine.admin import listener
 from sglang_subgw.engine.admin.start import start_admin
 from sglang_subgw.errors import ConfigError
 
-SECONDS = 10
 ROUTES = (
     "/flush_cache",
     "/tm/flush=flush_cache:tm",
@@ -44,14 +43,6 @@ ROUTES = (
 )
 
 
-def client_of(running: Running) -> httpx.Client:
-    url = running.listener.url
-    if url.startswith("unix:"):
-        transport = httpx.HTTPTransport(uds=url.removeprefix("unix:"))
-        return httpx.Client(transport=transport, base_url="http://localhost", timeout=SECONDS)
-    return httpx.Client(base_url=url, timeout=SECONDS)
-
-
 @pytest.fixture
 def running(runtime_dir: Path) -> Iterator[Running]:
     with Running(runtime_dir, *ROUTES) as running:
@@ -60,7 +51,7 @@ def running(runtime_dir: Path) -> Iterator[Running]:
 
 @pytest.fixture
 def client(running: Running) -> Iterator[httpx.Client]:
-    with client_of(running) as client:
+    with client_of(running.listener.url) as client:
         yield client
 
 
@@ -91,7 +82,7 @@ def test_a_method_of_the_manager_runs_on_its_loop(client: httpx.Client, running:
 
 
 def test_two_synchronous_methods_run_at_once(client: httpx.Client, running: Running) -> None:
-    with ThreadPoolExecutor(1) as pool, client_of(running) as other:
+    with ThreadPoolExecutor(1) as pool, client_of(running.listener.url) as other:
         waiting = pool.submit(other.get, "/wait_in_thread")
         assert running.engine.hung.wait(SECONDS)
         assert client.post("/flush_cache").status_code == 200
@@ -207,7 +198,7 @@ def test_a_stop_waits_for_no_call_for_ever(running: Running, monkeypatch: pytest
     monkeypatch.setattr(listener, "_LAST_SECONDS", 1)
     with ThreadPoolExecutor(2) as pool:
         with Running(tmp_path, "/wait_for_ever:tm", "/wait_in_thread") as other:
-            clients = [client_of(other) for _ in range(2)]
+            clients = [client_of(other.listener.url) for _ in range(2)]
             calls = [
                 pool.submit(client.get, path)
                 for client, path in zip(clients, ("/wait_for_ever", "/wait_in_thread"), strict=True)
@@ -230,7 +221,7 @@ def test_the_socket_is_its_owner_s_alone_and_goes_with_the_listener(runtime_dir:
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             with pytest.raises(ConfigError, match=f"{path} is in use by a running server"):
                 Running(runtime_dir, "/flush_cache", listen=f"unix:{path}").__enter__()
-            with client_of(running) as client:
+            with client_of(running.listener.url) as client:
                 assert client.get("/flush_cache", headers={"host": "any"}).status_code == 200
         assert not path.exists()
         # What one that was killed leaves.
@@ -243,7 +234,7 @@ def test_a_port_is_the_machine_s_own_unless_asked_otherwise(
     runtime_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for listen in ("0", ":0", "localhost:0", "127.0.0.1:0"):
-        with Running(runtime_dir, "/flush_cache", listen=listen) as running, client_of(running) as client:
+        with Running(runtime_dir, "/flush_cache", listen=listen) as running, client_of(running.listener.url) as client:
             assert running.listener.url.startswith(("http://127.0.0.1:", "http://[::1]:"))
             assert client.get("/flush_cache").status_code == 200
     assert caplog.text == ""
@@ -265,7 +256,7 @@ def test_a_port_is_the_machine_s_own_unless_asked_otherwise(
     ],
 )
 def test_web_pages_of_a_browser_on_the_machine_are_refused(runtime_dir: Path, headers: dict[str, str]) -> None:
-    with Running(runtime_dir, "/flush_cache", listen="0") as running, client_of(running) as client:
+    with Running(runtime_dir, "/flush_cache", listen="0") as running, client_of(running.listener.url) as client:
         response = client.post("/flush_cache", headers=headers)
         assert response.status_code == 403
         assert running.engine.tokenizer_manager.calls == []
