@@ -56,8 +56,8 @@ def test_it_generates_streams_and_takes_batches(published: PublishedEngine):
             assert [out["text"] for out in many] == [echoed("<01>", 5), echoed("<02>", 5)]
             stream: Any = await engine.async_generate("<03>", {"max_new_tokens": 7}, stream=True)
             assert [out["text"] async for out in stream][-1] == echoed("<03>", 7)
-            assert (await engine.flush_cache())["success"]
-            assert len(await engine.get_internal_state()) == 1
+            assert (await engine.async_flush_cache()).success
+            assert len(await engine.async_get_internal_state()) == 1
 
     asyncio.run(run())
 
@@ -153,11 +153,28 @@ def test_an_engine_that_ends_ends_what_runs_with_its_reason(runtime_dir: Path):
             async with asyncio.timeout(5):
                 with pytest.raises(EngineUnavailable, match="that owns the engine ended"):
                     await task
+                await attached.until_draining()
                 with pytest.raises(EngineUnavailable, match="that owns the engine ended"):
                     await attached.async_generate("abc", {"max_new_tokens": 4})
 
     with SimulatedEngineProcess(runtime_dir, "--step-seconds", "0.01") as engine:
         asyncio.run(run(engine))
+
+
+def test_an_owner_that_is_to_stop_is_known_before_it_does(published: PublishedEngine):
+    async def run() -> None:
+        async with sglang_subgw.attach(published.name) as attached:
+            waiting = asyncio.create_task(attached.until_draining())
+            await attached.async_generate("abc", {"max_new_tokens": 1})
+            assert not attached.draining
+            assert not waiting.done()
+            published.draining()
+            async with asyncio.timeout(5):
+                await waiting
+            out: Any = await attached.async_generate("abc", {"max_new_tokens": 3})
+            assert (attached.draining, out["text"]) == (True, "abc")
+
+    asyncio.run(run())
 
 
 def test_an_owner_without_an_engine_is_refused_with_those_there_are(published: PublishedEngine):
