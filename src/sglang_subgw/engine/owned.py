@@ -10,6 +10,7 @@ from typing import Any
 from ..contract import EngineContract
 from ..shard.rooms import ROOMS_NAME
 from ..shard.tokenize_local import LocalTokenizer
+from .any_loop import open_to_any_loop
 from .calls import EngineCalls
 from .coordinator import Coordinator
 from .engine_loop import EngineLoop
@@ -39,6 +40,7 @@ class OwnedEngine:
             """Where its tokenizer manager's coroutines run."""
             services.callback(self.loop.close)
             self.loop.start()
+            services.callback(open_to_any_loop(engine, self.loop))
             self._serve_shards(services)
             services.callback(self._watcher.stop)
             self._watcher.start()

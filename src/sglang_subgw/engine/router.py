@@ -128,12 +128,13 @@ def forward_from_now_on(router: Any, endpoint: str, own_worker: str) -> None:
     """
     if isinstance(router.receive_from_worker, Forwarder):
         return
-    taken_over = _TakenOver(router)
-    router.receive_from_worker = taken_over
+    socket = router.receive_from_worker
+    taken_over = router.receive_from_worker = _TakenOver(router)
     # It waits for the socket's next frame, and looks where to wait for the one after that when it has come.
     _register_again(endpoint, own_worker)
     while not taken_over.done.wait(_LOOK_SECONDS):
         if router._task.done() or not router._thread.is_alive():
+            router.receive_from_worker = socket
             raise EngineStartError("The router of this Engine has ended: no request reaches its scheduler any more.")
 
 
