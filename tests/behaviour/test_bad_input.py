@@ -94,9 +94,9 @@ def test_not_http_at_all(served: Stack):
 
 def test_unknown_route_says_so(served: Stack):
     with served.client() as one:
-        response = one.post("/v1/embeddings", json={})
+        response = one.post("/v1/decisions", json={})
         assert response.status_code in (400, 404)
-        assert "/v1/embeddings" in response.text
+        assert "/v1/decisions" in response.text
 
 
 def test_a_body_in_two_halves(served: Stack):
