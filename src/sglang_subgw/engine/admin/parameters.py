@@ -97,7 +97,10 @@ def _parameters(method: Callable[..., Any]) -> tuple[dict[str, Parameter], bool]
 
 def _resolved(annotation: Any, scope: Mapping[str, Any]) -> Any:
     """The annotation itself where it is a text; Any where that names what only type checkers import."""
-    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+
+    def holder() -> None: ...
+
+    holder.__annotations__ = {"it": annotation}
     try:
         return typing.get_type_hints(holder, globalns=dict(scope))["it"]
     except (NameError, TypeError, AttributeError, SyntaxError):
