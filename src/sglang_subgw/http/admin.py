@@ -61,16 +61,9 @@ class Admin:
         model, args = self._contract.model, self._contract.server_args
         await exchange.json(
             {
-                "model_path": model.model_path,
-                "served_model_name": model.served_model_name,
+                **self._engine.get_model_info(),
                 "tokenizer_path": model.tokenizer_path,
-                "is_generation": model.is_generation,
                 "preferred_sampling_params": args.get("preferred_sampling_params"),
-                "weight_version": model.weight_version,
-                "load_format": args.get("load_format"),
-                "reasoning_parser": self._contract.features.reasoning_parser,
-                "tool_call_parser": self._contract.features.tool_call_parser,
-                "disaggregation_mode": self._contract.features.disaggregation_mode,
                 "has_image_understanding": model.is_multimodal,
                 "has_audio_understanding": False,
                 "model_type": model.model_type or None,

@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute, Route
 from . import generate
 from .admin import Admin
 from .admin import error_body as admin_error
+from .control import CONTROLS, handler
 from .encode import EncodeHandler
 from .endpoint import Endpoint, ErrorBody, Handler, Services
 from .loads import Loads
@@ -52,6 +53,7 @@ def routes(services: Services) -> list[BaseRoute]:
         route("/flush_cache", ("GET", "POST"), admin.flush_cache),
         route("/v1/loads", ("GET",), loads.loads),
         route("/get_load", ("GET",), loads.load),
+        *(route(control.path, control.methods, handler(services, control)) for control in CONTROLS),
         route("/", ("GET",), admin.root),
     ]
 
@@ -62,12 +64,10 @@ _NOT_SERVED: Final = re.compile(
     "/("
     "tokenize|detokenize|v1/(classify|tokenize|detokenize|decisions|"
     "responses(/.*)?|messages(/count_tokens)?|systemone|audio/transcriptions|realtime)|api/(chat|generate|tags|show)|"
-    "vertex_generate|invocations|metrics|open_session|close_session|parse_function_call|separate_reasoning|"
-    "pause_generation|continue_generation|configure_logging|set_trace_level|freeze_gc|slow_down|pd_role_switch|"
-    "(start|stop)_profile|(start|stop|dump)_expert_distribution_record|set_internal_state|dumper/.*|weights_checker|"
-    "(load|unload)_lora_adapter|load_lora_adapter_from_tensors|(add|remove)_external_corpus|list_external_corpora|"
-    "hicache/.*|get_hicache_l3_cache_layout|(get_)?remote_instance_transfer_engine_info|get_weights_by_name|"
-    "(release|resume)_memory_occupation|update_weight.*|(begin|end)_weight_update|(init|destroy)_weights_update_group|"
+    "vertex_generate|invocations|metrics|parse_function_call|separate_reasoning|"
+    "configure_logging|set_trace_level|slow_down|pd_role_switch|set_internal_state|dumper/.*|weights_checker|"
+    "(add|remove)_external_corpus|list_external_corpora|hicache/.*|get_hicache_l3_cache_layout|"
+    "(get_)?remote_instance_transfer_engine_info|"
     "init_weights_send_group_for_remote_instance|send_weights_to_remote_instance|docs|redoc|openapi.json"
     ")"
 )

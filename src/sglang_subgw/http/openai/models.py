@@ -34,9 +34,15 @@ class ModelsHandler:
 
     def __init__(self, services: Services) -> None:
         self._contract = services.contract
+        self._engine = services.engine
 
     async def __call__(self, exchange: Exchange) -> None:
-        await exchange.json({"object": "list", "data": [_card(self._contract)]})
+        card = _card(self._contract)
+        adapters = [
+            {**card, "id": name, "root": path, "parent": card["id"], "max_model_len": None}
+            for name, path in self._engine.adapters().items()
+        ]
+        await exchange.json({"object": "list", "data": [card, *adapters]})
 
 
 class ModelHandler:

@@ -12,6 +12,10 @@ from .tensors import TensorCalls
 class AdapterCalls(TensorCalls):
     """SGLang's Engine.load_lora_adapter and its kin."""
 
+    def adapters(self) -> dict[str, str]:
+        """The path of every adapter that is loaded now, by its name; asks nobody."""
+        return {name: adapter.lora_path for name, adapter in self.worker.adapters.loaded.items()}
+
     async def async_load_lora_adapter(self, lora_name: str, lora_path: str, pinned: bool = False) -> LoRAUpdateOutput:
         """Load an adapter from a path that the engine can read; a failure is in the answer."""
         _check_text(lora_name=lora_name, lora_path=lora_path)
