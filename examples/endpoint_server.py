@@ -94,8 +94,10 @@ def engines() -> dict[str, list[dict[str, Any]]]:
     """The endpoints of each engine, by its id: a planner counts the engine once, however many shards it has."""
     found = collections.defaultdict(list)
     for file in sorted(DISCOVERY.glob("*.json")):
-        instance = json.loads(file.read_text())
-        found[instance["engine_id"]].append(instance)
+        # It may have withdrawn just now.
+        with contextlib.suppress(FileNotFoundError):
+            instance = json.loads(file.read_text())
+            found[instance["engine_id"]].append(instance)
     return dict(found)
 
 
