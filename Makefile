@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 moved = $(shell [ "$$(cat $(1)/.installed 2>/dev/null)" = "$(CURDIR)" ] || echo FORCE)
 inputs = pyproject.toml tools/constraints.txt tools/install.sh tools/warm_up.py
 
-.PHONY: help serve install test free-threaded lint format lock clean FORCE
+.PHONY: help serve install test free-threaded lint docs format lock clean FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,13 +38,16 @@ free-threaded: ## find or build a free-threaded CPython 3.13 (about 5 minutes, o
 lint: .venv-tools/.installed ## ruff and mypy alone
 	@.venv-tools/bin/python tools/run_tox.py lint
 
+docs: .venv-tools/.installed ## build the documentation: build/docs/index.html
+	@.venv-tools/bin/python tools/run_tox.py docs
+
 format: .venv-tools/.installed ## let ruff reformat and fix
 	@.venv-tools/bin/tox -q exec -e lint -- ruff check --fix .
 	@.venv-tools/bin/tox -q exec -e lint -- ruff format .
 
 lock: .venv-tools/.installed ## bring tools/constraints.txt up to date with pyproject.toml
 	@UV_SYSTEM_CERTS=1 .venv-tools/bin/uv pip compile -q --upgrade --universal --python-version 3.13 --no-annotate --no-header \
-		--extra fast --group engine --group test --group lint --group tools --output-file tools/constraints.txt pyproject.toml
+		--extra fast --group engine --group test --group lint --group docs --group tools --output-file tools/constraints.txt pyproject.toml
 	@echo "tools/constraints.txt: $$(grep -c == tools/constraints.txt) packages"
 
 clean: ## remove the environments and caches of this folder
