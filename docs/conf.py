@@ -20,6 +20,7 @@ html_title = f"sglang-subgw {release}"
 
 # Docstrings put names into single backticks.
 default_role = "code"
+smartquotes = False
 add_module_names = False
 autodoc_class_signature = "separated"
 autodoc_member_order = "bysource"
