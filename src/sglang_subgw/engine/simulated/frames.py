@@ -156,12 +156,17 @@ def _typed(value: Any, kind: Any) -> Any:
     """Nested structs and sets arrive as plain arrays, members of enumerations as plain integers."""
     if isinstance(kind, list) and kind[0] == "enum" and value in kind[2:]:
         return member(kind[1], value)
-    if not isinstance(value, list) or not isinstance(kind, list):
+    if not isinstance(value, list | dict) or not isinstance(kind, list):
         return value
     head, *args = kind
     if head == "union":
         arm = next((arm for arm in args if isinstance(arm, list) and arm[0] in ("struct", "set", "list")), None)
         return value if arm is None else _typed(value, arm)
+    if isinstance(value, dict):
+        if head != "struct":
+            return value
+        types = structs()[args[0]].types
+        return make(args[0], **{name: _typed(item, types[name]) for name, item in value.items()})
     if head == "set":
         return set(value)
     if head == "list":

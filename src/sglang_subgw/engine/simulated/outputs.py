@@ -91,14 +91,32 @@ def _logprob_columns(generation: Generation, row: Row, vocab_size: int) -> Row:
     columns = {name: [] for name in columns}
     if not generation.return_logprob:
         return columns
-    ids = list(row["output_ids"])
-    start = row["completion_tokens"] - len(ids)
+    places = _places(generation)
+    # One token has its logprobs even where none is wanted, but where they are read at places of the prompt.
+    ids = list(row["output_ids"]) if generation.limit else [0] * (places is None)
+    start = row["completion_tokens"] - len(row["output_ids"])
     at = len(generation.prompt) + start
     columns |= zip(_OUTPUT_COLUMNS, _values(generation, enumerate(ids, at), vocab_size), strict=True)
     if not generation.input_logprobs_sent:
         generation.input_logprobs_sent = True
-        columns |= zip(_INPUT_COLUMNS, _input_values(generation, vocab_size), strict=True)
+        values = _input_values(generation, vocab_size) if places is None else _place_values(generation, places)
+        columns |= zip(_INPUT_COLUMNS, values, strict=True)
     return columns
+
+
+def _places(generation: Generation) -> list[int] | None:
+    """The positions whose tokens are scored, for a request that asks for places of its prompt."""
+    request = generation.request
+    if request.token_indices_to_pool is not None:
+        return [place + 1 for place in request.token_indices_to_pool]
+    places: list[int] | None = request.multi_item_delimiter_indices
+    return places
+
+
+def _place_values(generation: Generation, places: list[int]) -> list[list[Any]]:
+    wanted = generation.request.token_ids_logprob
+    values = [[logprob_of(token, place) for token in wanted] for place in places]
+    return [[0.0] * len(places), [0] * len(places), [], [], values, [list(wanted) for _ in places]]
 
 
 def _input_values(generation: Generation, vocab_size: int) -> list[list[Any]]:
