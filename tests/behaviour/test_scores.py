@@ -14,7 +14,8 @@ from support.stack import Stack, generate_body
 
 RERANKER = (
     'Answer can only be "yes" or "no". {{ instruct | default("Judge.") }} '
-    "{{ messages[0].content }}|{{ messages[1].content }}"
+    "{% if messages is defined %}{{ messages[0].content }}|{{ messages[1].content }}"
+    "{% else %}{{ query[0].text }}|{{ document[0].text }}{% endif %}"
 )
 
 
