@@ -47,7 +47,8 @@ format: .venv-tools/.installed ## let ruff reformat and fix
 
 lock: .venv-tools/.installed ## bring tools/constraints.txt up to date with pyproject.toml
 	@UV_SYSTEM_CERTS=1 .venv-tools/bin/uv pip compile -q --upgrade --universal --python-version 3.13 --no-annotate --no-header \
-		--extra fast --group engine --group test --group lint --group docs --group tools --output-file tools/constraints.txt pyproject.toml
+		--extra fast --group engine --group test --group lint --group docs --group ray --group tools \
+		--output-file tools/constraints.txt pyproject.toml
 	@echo "tools/constraints.txt: $$(grep -c == tools/constraints.txt) packages"
 
 clean: ## remove the environments and caches of this folder
