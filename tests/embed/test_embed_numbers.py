@@ -101,6 +101,30 @@ def test_scores_of_items_in_one_prompt(runtime_dir: Path, codec: str) -> None:
     assert setwise.token_indices_to_pool == [3, 5, 7]
 
 
+def test_an_adapter_s_embedding_and_its_unloading(runtime_dir: Path) -> None:
+    async def scenario(engine: ShardEngine) -> None:
+        assert (await engine.async_load_lora_adapter("one", "/adapters/one")).success
+        lora_id = engine.worker.adapters.loaded["one"].lora_id
+        await engine.async_encode(["a", "b"], lora_path=["one", None])
+        assert [request.lora_id for request in simulated.requests()[-2:]] == [lora_id, None]
+        assert [request.lora_name for request in simulated.requests()[-2:]] == ["one", None]
+        assert (await engine.async_unload_lora_adapter("one")).success
+        with pytest.raises(RequestRejected, match="'one' is not loaded|one"):
+            await engine.async_encode("a", lora_path="two")
+
+    with (
+        SimulatedEngine(runtime_dir, model=EMBEDDING, features={"enable_lora": True}) as simulated,
+        PublishedEngine(simulated) as published,
+    ):
+
+        async def run() -> None:
+            async with asyncio.timeout(20), sglang_subgw.attach(published.name) as engine:
+                await scenario(engine)
+
+        asyncio.run(run())
+        assert simulated.violations == []
+
+
 def test_tensors_go_to_the_engine_s_side(runtime_dir: Path) -> None:
     class Vector:
         """As torch's and numpy's."""

@@ -98,9 +98,16 @@ def test_the_simulated_tokenizer_needs_no_library(library: LocalTokenizer, text:
         )
 
 
+@given(pair=st.tuples(TEXT, TEXT))
+def test_pairs_are_those_of_the_library(library: LocalTokenizer, pair: tuple[str, str]) -> None:
+    assert ByteTokenizer().encode_typed([pair[0], pair]) == library.encode_typed([pair[0], pair])
+
+
 def test_the_simulated_vocabulary_is_the_librarys(library: LocalTokenizer) -> None:
     tokens = range(library.vocab_size + 2)
     assert ByteTokenizer().pieces(tokens) == library.pieces(tokens)
+    pieces = [piece for piece in library.pieces(tokens) if piece is not None] + ["none such"]
+    assert [ByteTokenizer().id_of(piece) for piece in pieces] == [library.id_of(piece) for piece in pieces]
 
 
 def test_a_shard_uses_it_like_its_own(served: ShardTokenizer) -> None:
@@ -110,6 +117,8 @@ def test_a_shard_uses_it_like_its_own(served: ShardTokenizer) -> None:
     assert not served.adds_special_tokens
     assert served.token_texts([272, 97]) == ["hello", "a"]
     assert asyncio.run(served.encode_all(["hello", ""])) == [[272], []]
+    assert asyncio.run(served.encode_typed(["hello", ["hello", "ab"]])) == [([272], [0]), ([272, 97, 98], [0, 1, 1])]
+    assert (served.id_of("hello"), served.id_of("none such")) == (272, None)
 
 
 def test_only_this_user_may_connect(served: ShardTokenizer, path: Path) -> None:

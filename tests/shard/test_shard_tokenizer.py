@@ -29,6 +29,11 @@ def test_it_encodes_and_decodes(made: ShardTokenizer) -> None:
     assert made.id_to_token(10**6) is None
     assert made.vocab_size == ByteTokenizer().vocab_size
     assert not made.adds_special_tokens
+    assert (made.id_of("hello"), made.id_of("<|eos|>"), made.id_of("none such")) == (
+        272,
+        made.encode("<|eos|>")[0],
+        None,
+    )
 
 
 def test_tokens_have_their_own_texts(made: ShardTokenizer) -> None:
@@ -49,6 +54,9 @@ def test_long_texts_leave_the_loop_free(made: ShardTokenizer) -> None:
         encoded = await task
         assert turns > 2
         assert encoded == [made.encode(long), made.encode("a")]
+        [(ids, types)] = await made.encode_typed([[long, "a"]])
+        assert ids == [*made.encode(long), *made.encode("a")]
+        assert types == [0] * (len(ids) - 1) + [1]
         made.close()
         made.close()
 
