@@ -218,7 +218,7 @@ class FakeEngine:
             "served_model_name": self.contract.model.served_model_name,
             "is_generation": True,
             "weight_version": "default",
-            "load_format": None,
+            "load_format": self.contract.server_args.get("load_format"),
             "reasoning_parser": None,
             "tool_call_parser": None,
             "disaggregation_mode": "null",

@@ -90,6 +90,8 @@ class FeatureFacts:
     num_dp_ranks: int = 1
     disaggregation_mode: str = "null"
     disaggregation_transfer_backend: str = ""
+    load_formats: tuple[str, ...] = ()
+    """The names of LoadFormat: a scheduler that is told another one ends."""
     enable_lora: bool = False
     max_loaded_loras: int | None = None
     """More than these are not kept: the one that was used longest ago goes; None for no limit."""
@@ -150,7 +152,8 @@ class EngineContract:
         raw = json.loads(bytes(data))
         wire = raw["wire"]
         wire["schema"] = {name: field_list(fields) for name, fields in wire["schema"].items()}
-        model = raw["model"]
+        model, features = raw["model"], raw["features"]
+        features["load_formats"] = tuple(features["load_formats"])
         for name in ("architectures", "matryoshka_dimensions"):
             model[name] = tuple(model[name])
         return cls(
@@ -158,7 +161,7 @@ class EngineContract:
                 **raw,
                 "wire": WireFacts(**wire),
                 "model": ModelFacts(**model),
-                "features": FeatureFacts(**raw["features"]),
+                "features": FeatureFacts(**features),
                 "loads": None if raw["loads"] is None else LoadFacts.from_plain(raw["loads"]),
                 "kv_events": KvEventFacts.from_plain(raw["kv_events"]),
             }

@@ -166,6 +166,7 @@ def _features(engine: Any, args: Mapping[str, Any]) -> FeatureFacts:
         num_dp_ranks=int(ranks),
         disaggregation_mode=args.get("disaggregation_mode") or "null",
         disaggregation_transfer_backend=args.get("disaggregation_transfer_backend") or "",
+        load_formats=_load_formats(),
         enable_lora=on("enable_lora"),
         max_loaded_loras=args.get("max_loaded_loras"),
         enable_streaming_session=on("enable_streaming_session"),
@@ -185,6 +186,12 @@ def _features(engine: Any, args: Mapping[str, Any]) -> FeatureFacts:
         reasoning_parser=_in_effect(manager, args, "reasoning_parser"),
         grammar_backend=args.get("grammar_backend"),
     )
+
+
+def _load_formats() -> tuple[str, ...]:
+    from sglang.srt.configs.load_config import LoadFormat
+
+    return tuple(item.value for item in LoadFormat)
 
 
 def _in_effect(manager: Any, args: Mapping[str, Any], name: str) -> Any:

@@ -49,6 +49,7 @@ class StockWorker:
             "unused": self._unused,
             "adapters used": lambda body: {},
             "freeze gc": lambda body: gc.freeze(),
+            "active": lambda body: len(manager.rid_to_state),
         }
 
     def start(self) -> None:

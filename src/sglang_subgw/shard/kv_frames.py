@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+SOCKET_NAME: Final = "kv-events"
+"""In the engine's runtime directory."""
 NUMBER_BYTES: Final = 8
 NOTICE_SECONDS: Final = 1.0
 END_OF_REPLAY: Final = b"\xff" * NUMBER_BYTES

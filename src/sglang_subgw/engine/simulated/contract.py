@@ -10,6 +10,7 @@ from typing import Any
 from ...contract import EngineContract, FeatureFacts, ModelFacts, WireFacts
 from ...shard.coordination import SOCKET_NAME as COORDINATOR
 from ..tokenization import SOCKET_NAME
+from .control.weights import LOAD_FORMATS
 from .publishing import kv_event_facts, load_facts
 from .schema import VERSION, field_lists, modules
 from .tokenizer import CHAT_TEMPLATE, ByteTokenizer
@@ -54,9 +55,16 @@ def simulated_contract(
             modules=modules(),
         ),
         model=ModelFacts(**(facts | model)),
-        features=FeatureFacts(**({"grammar_backend": "simulated"} | features)),
+        features=FeatureFacts(
+            **({"grammar_backend": "simulated", "load_formats": tuple(sorted(LOAD_FORMATS))} | features)
+        ),
         loads=load_facts(runtime_dir),
         kv_events=kv_event_facts(runtime_dir, features.get("num_dp_ranks", 1), kv_events),
-        server_args={"model_path": "simulated-model", "tokenizer_worker_num": 2, "device": "simulated"},
+        server_args={
+            "model_path": "simulated-model",
+            "tokenizer_worker_num": 2,
+            "device": "simulated",
+            "load_format": "auto",
+        },
         scheduler_info={"status": "ready", "max_total_num_tokens": 1 << 16, "max_req_input_len": context_length - 6},
     )

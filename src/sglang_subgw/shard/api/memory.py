@@ -6,16 +6,17 @@ import gc
 
 from ...errors import RequestRejected
 from ..worker import TokenizerWorker
+from .alone import AloneCalls
 from .answers import FlushCacheReqOutput
-from .base import EngineCalls
 
 
-class MemoryCalls(EngineCalls):
+class MemoryCalls(AloneCalls):
     """SGLang's Engine.flush_cache, release_memory_occupation, resume_memory_occupation and freeze_gc."""
 
     def __init__(self, worker: TokenizerWorker) -> None:
         super().__init__(worker)
         self.coordination.handlers["freeze gc"] = lambda body: gc.freeze()
+        self.coordination.handlers["active"] = lambda body: worker.active
 
     async def async_flush_cache(self, timeout_s: float | None = None) -> FlushCacheReqOutput:
         """Empty the prefix cache, waiting up to `timeout_s` seconds until the engine is idle; it may refuse."""
@@ -33,7 +34,11 @@ class MemoryCalls(EngineCalls):
         """Give the accelerator's memory back, or that of `tags` ("weights", "kv_cache"); the engine must be idle."""
         self._check_device()
         fields = {"tags": tags}
-        await self.control.ask("ReleaseMemoryOccupationReqInput", fields, "ReleaseMemoryOccupationReqOutput", None)
+        async with self.alone():
+            # A scheduler that has requests ends at this.
+            if running := sum(await self.coordination.tell("active")):
+                raise RequestRejected(f"{running} requests are paused in the engine: continue or abort them first.")
+            await self.control.ask("ReleaseMemoryOccupationReqInput", fields, "ReleaseMemoryOccupationReqOutput", None)
 
     def release_memory_occupation(self, tags: list[str] | None = None) -> None:
         """`async_release_memory_occupation` for other threads than the loop's."""

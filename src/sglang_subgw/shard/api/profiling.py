@@ -73,6 +73,9 @@ class ProfileCalls(EngineCalls):
             raise EngineRejected(str(answers[0].get("message")), status=400)
 
     async def _record(self, action: int) -> None:
+        if not self.contract.server_args.get("expert_distribution_recorder_mode"):
+            # A scheduler without a recorder ends at this.
+            raise RequestRejected("The engine records no experts: start it with --expert-distribution-recorder-mode.")
         fields = {"action": Member("ExpertDistributionReqType", action)}
         await self.control.ask("ExpertDistributionReq", fields, "ExpertDistributionReqOutput", None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...errors import EngineUnavailable
 from .base import EngineCalls
 
 
@@ -51,5 +52,14 @@ class StateCalls(EngineCalls):
         }
 
     async def health_generate(self, timeout: float) -> bool:
-        """Ask for one token; True when anything arrives from the engine within `timeout` seconds."""
-        return await self.worker.health(timeout)
+        """Ask for one token; True when anything arrives from the engine within `timeout` seconds.
+
+        An engine that is paused makes none: it is asked for its state.
+        """
+        if not self.worker.gate.paused:
+            return await self.worker.health(timeout)
+        try:
+            await self.control.ask("GetInternalStateReq", {}, "GetInternalStateReqOutput", timeout)
+        except EngineUnavailable:
+            return False
+        return True

@@ -6,21 +6,20 @@ ends by itself, it is made at once.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from ...errors import RequestRejected
+from .alone import AloneCalls
 from .answers import merged
 from .tensors import TensorCalls
 
-_SECTION: Final = "weights"
+_TENSOR_FORMATS: Final = ("direct", "flattened_bucket")
 
 type Outcome = tuple[bool, str]
 """Whether it succeeded on every rank, and what the ranks said."""
 
 
-class WeightCalls(TensorCalls):
+class WeightCalls(AloneCalls, TensorCalls):
     """SGLang's Engine.update_weights_from_* and its kin; a failure of the engine's is in the answer."""
 
     async def async_update_weights_from_disk(
@@ -32,6 +31,7 @@ class WeightCalls(TensorCalls):
         """
         if not isinstance(model_path, str) or not model_path:
             raise RequestRejected(f"model_path must be a non-empty string, got {model_path!r}.", param="model_path")
+        self._check_format(load_format, self.contract.features.load_formats)
         if load_format is None:
             load_format = self.worker.weights.get("load_format", self.contract.server_args.get("load_format"))
         fields = {"model_path": model_path, "load_format": load_format, **options}
@@ -59,6 +59,8 @@ class WeightCalls(TensorCalls):
     ) -> Outcome:
         """Load weights from pairs of a name and a tensor, or from one serialized payload per tensor-parallel rank."""
         self._check_single_rank("update weights from tensor")
+        custom = self.contract.server_args.get("custom_weight_loader") or ()
+        self._check_format(load_format, (*_TENSOR_FORMATS, *custom))
         payloads = await self.serialize_tensors(named_tensors, load_format)
         fields = {"serialized_named_tensors": payloads, "load_format": load_format, "flush_cache": flush_cache}
         return await self._updated("UpdateWeightsFromTensor", {**fields, **options})
@@ -127,7 +129,7 @@ class WeightCalls(TensorCalls):
     async def async_update_weight_version(self, new_version: str, abort_all_requests: bool = True) -> None:
         """Name the weights that are loaded; every worker answers with the new name when this returns."""
         fields = {"new_version": new_version, "abort_all_requests": abort_all_requests}
-        async with self.coordination.exclusive(_SECTION):
+        async with self.alone(hold=False):
             await self.control.ask("UpdateWeightVersionReqInput", fields, "UpdateWeightVersionReqOutput", None)
             await self._changed(new_version)
 
@@ -164,6 +166,7 @@ class WeightCalls(TensorCalls):
     ) -> Outcome:
         """Let the schedulers join a process group over which weights will come."""
         self._check_single_rank("update weights from distributed")
+        self._check_group(group_name)
         fields = {
             "master_address": master_address,
             "master_port": master_port,
@@ -196,6 +199,7 @@ class WeightCalls(TensorCalls):
     async def async_destroy_weights_update_group(self, group_name: str) -> Outcome:
         """Leave that process group."""
         self._check_single_rank("destroy parameter update group")
+        self._check_group(group_name)
         answers = await self.control.ask(
             "DestroyWeightsUpdateGroupReqInput", {"group_name": group_name}, "DestroyWeightsUpdateGroupReqOutput", None
         )
@@ -225,15 +229,8 @@ class WeightCalls(TensorCalls):
     async def _update(self, kind: str, fields: dict[str, Any], answer_kind: str) -> list[dict[str, Any]]:
         if fields.get("abort_all_requests"):
             self.worker.abort_all()
-        async with self._writing():
+        async with self.alone():
             return await self.control.ask(kind, fields, answer_kind, None)
-
-    @asynccontextmanager
-    async def _writing(self) -> AsyncIterator[None]:
-        async with self.coordination.exclusive(_SECTION, after={"held": False}):
-            if not self.worker.gate.paused:
-                await self.coordination.tell("idle", state={"held": True}, timeout=None)
-            yield
 
     async def _changed(self, version: str | None, **facts: Any) -> str:
         """Tell every worker; what SGLang then adds to its message."""
@@ -242,6 +239,18 @@ class WeightCalls(TensorCalls):
         if facts:
             await self.coordination.tell("apply", state={"weights": {**self.worker.weights, **facts}})
         return "" if version is None else f" Weight version updated to {version}."
+
+    # What a scheduler ends at instead of answering.
+
+    def _check_format(self, load_format: str | None, known: tuple[str, ...]) -> None:
+        if load_format is not None and load_format not in known:
+            raise RequestRejected(
+                f"load_format must be one of {', '.join(known)}, not {load_format!r}.", param="load_format"
+            )
+
+    def _check_group(self, name: str) -> None:
+        if not isinstance(name, str) or not name:
+            raise RequestRejected(f"group_name must be a non-empty string, got {name!r}.", param="group_name")
 
     def _check_single_rank(self, what: str) -> None:
         if self.contract.features.num_dp_ranks > 1:

@@ -1,0 +1,26 @@
+"""Having the engine to oneself: no worker has a request in it, and none sends one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from .base import EngineCalls
+
+_SECTION: Final = "weights"
+
+
+class AloneCalls(EngineCalls):
+    """What changes of weights and of memory have in common."""
+
+    @asynccontextmanager
+    async def alone(self, *, hold: bool = True) -> AsyncIterator[None]:
+        """Be the only worker that does this; with `hold`, wait for what runs, and let what comes later wait.
+
+        A paused engine, where nothing ends by itself, is not waited for: that is SGLang's rule.
+        """
+        async with self.coordination.exclusive(_SECTION, after={"held": False}):
+            if hold and not self.worker.gate.paused:
+                await self.coordination.tell("idle", state={"held": True}, timeout=None)
+            yield
