@@ -186,7 +186,9 @@ def test_calls_are_made_by_the_engines_side_with_their_bytes(tmp_path: Path) -> 
 
     async def scenario(first: Coordination, second: Coordination) -> None:
         blob = bytes(range(256)) * 4096
-        answers = await asyncio.gather(*[one.call("double", {"n": n}, blob) for n in range(8) for one in (first, second)])
+        answers = await asyncio.gather(
+            *[one.call("double", {"n": n}, blob) for n in range(8) for one in (first, second)]
+        )
         assert answers == [(n * 2, blob * 2) for n in range(8) for _ in range(2)]
         with pytest.raises(RequestRejected, match="not like that"):
             await first.call("refuse", {})

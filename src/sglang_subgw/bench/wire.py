@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..contract import EngineContract, Slot
+from ..engine.coordinator import Coordinator
 from ..engine.published import PublishedEngine
 from ..engine.simulated.contract import simulated_contract
 from ..engine.simulated.frames import frame_codec
 from ..engine.simulated.structs import Struct, make
 from ..engine.simulated.tokenizer import ByteTokenizer
 from ..engine.simulated.transport import Transport
-from ..engine.coordinator import Coordinator
 from ..engine.tokenization import SOCKET_NAME, TokenizationService
 from ..gateway.runtime import make_runtime_dir, remove_runtime_dir
 from .child import Parent

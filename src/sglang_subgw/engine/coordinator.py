@@ -48,8 +48,7 @@ class Coordinator:
         self._sections: dict[str, _Section] = {}
         self._tellings: dict[int, _Telling] = {}
         self._numbers = itertools.count(1)
-        # Not the process's default, which SGLang makes uvloop's: its servers can't close their clients.
-        self._loop: asyncio.AbstractEventLoop = asyncio.SelectorEventLoop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: socket.socket | None = None
         self._thread = threading.Thread(target=self._run, name="subgw-coordinator")
         self._stop = asyncio.Event()
@@ -66,14 +65,15 @@ class Coordinator:
                 listener.listen(1024)
         except BaseException:
             listener.close()
-            self._loop.close()
             raise
         self._listener = listener
+        # Not the process's default, which SGLang makes uvloop's: its servers can't close their clients.
+        self._loop = asyncio.SelectorEventLoop()
         self._thread.start()
 
     def close(self) -> None:
         """End every connection and the thread. Safe to call twice."""
-        if self._listener is None:
+        if self._listener is None or self._loop is None:
             return
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
@@ -82,13 +82,16 @@ class Coordinator:
 
     def change(self, **state: Any) -> None:
         """Change the state and tell every worker, without waiting for them; from any thread, also after the end."""
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(lambda: self._tell("apply", {}, state))
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(lambda: self._tell("apply", {}, state))
 
     # The thread.
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+        loop = self._loop
+        assert loop is not None
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
@@ -130,7 +133,7 @@ class Coordinator:
             case "tell":
                 telling = self._tell(message["kind"], message["body"], message["state"], member, message)
                 if message["timeout"] is not None:
-                    telling.timer = self._loop.call_later(message["timeout"], self._on_late, telling)
+                    telling.timer = asyncio.get_running_loop().call_later(message["timeout"], self._on_late, telling)
             case "done":
                 if (told := self._tellings.get(message["told"])) is not None:
                     told.on_done(member, message)
