@@ -295,3 +295,37 @@ def test_a_socket_that_can_t_be_had_is_named(runtime_dir: Path) -> None:
     with pytest.raises(EngineStartError, match="not/there/kv"):
         relay.start()
     relay.close()
+
+
+def test_nothing_is_missed_from_the_start_on(runtime_dir: Path) -> None:
+    published = Published(runtime_dir)
+    published.publisher.start()
+    published.relay.start()
+
+    async def read() -> KvEvents:
+        async with published.reader() as following:
+            published.publisher.publish([CLEARED])
+            return await following()
+
+    try:
+        first = asyncio.run(read())
+    finally:
+        published.relay.close()
+        published.publisher.close()
+    assert isinstance(first, KvEventBatch)
+    assert first.number == 0
+
+
+def test_a_publisher_that_isn_t_there_yet_is_warned_of(
+    runtime_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sglang_subgw.engine.kv_events._CONNECT_MS", 20)
+    published = Published(runtime_dir)
+    published.relay.start()
+    published.publisher.start()
+    try:
+        asyncio.run(published.connected())
+    finally:
+        published.relay.close()
+        published.publisher.close()
+    assert "Nobody publishes KV events at ipc://" in caplog.text

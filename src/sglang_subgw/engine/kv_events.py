@@ -22,6 +22,7 @@ _BATCHES_PER_TURN: Final = 256
 _SUBSCRIBER_LIMIT: Final = 1000
 """Batches that wait here for one subscriber; its own limit comes on top."""
 _SOURCE_LIMIT: Final = 100_000
+_CONNECT_MS: Final = 5000
 
 
 class KvEventRelay:
@@ -39,7 +40,7 @@ class KvEventRelay:
         self._thread = threading.Thread(target=self._serve, name="subgw-kv-events")
 
     def start(self) -> None:
-        """Bind, subscribe, and pass on; raises EngineStartError for a socket that can't be had."""
+        """Bind, subscribe, and pass on what is published from now on; raises EngineStartError for a bad endpoint."""
         endpoint = self._facts.socket
         self._out.sndhwm = _SUBSCRIBER_LIMIT
         # Each subscriber is answered, also one that asks for what others have.
@@ -54,7 +55,7 @@ class KvEventRelay:
                 socket.rcvhwm = _SOURCE_LIMIT
                 socket.setsockopt(zmq.IPV6, "[" in endpoint)
                 socket.subscribe(source.topic)
-                socket.connect(endpoint)
+                _connect(socket, endpoint)
         except zmq.ZMQError as exc:
             self._close_sockets()
             raise EngineStartError(
@@ -122,3 +123,15 @@ class KvEventRelay:
                 found |= self._out.recv(zmq.NOBLOCK)[:1] == b"\1"
             except zmq.Again:
                 return found
+
+
+def _connect(socket: zmq.Socket[bytes], endpoint: str) -> None:
+    """Connect, and wait for that: a publisher forgets at once what nobody has subscribed to."""
+    monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+    try:
+        socket.connect(endpoint)
+        if not monitor.poll(_CONNECT_MS):
+            log.warning("Nobody publishes KV events at %s yet: the first of them may be missing.", endpoint)
+    finally:
+        socket.disable_monitor()
+        monitor.close(0)

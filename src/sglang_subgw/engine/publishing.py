@@ -6,15 +6,13 @@ import typing
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from ..contract import KvEventFacts, KvEventSource, LoadFacts
+from ..shard.kv_frames import SOCKET_NAME
 from .schema import field_list
-
-KV_SOCKET_NAME: Final = "kv-events"
-"""In the engine's runtime directory."""
 
 
 def load_facts(engine: Any) -> LoadFacts | None:
@@ -63,7 +61,7 @@ def kv_event_facts(
         local = max(1, ranks // max(1, args.get("nnodes") or 1))
         sources = [_configured(kv_events, config, rank, block_size) for rank in range(local)]
     return KvEventFacts(
-        socket=f"ipc://{runtime_dir / KV_SOCKET_NAME}",
+        socket=f"ipc://{runtime_dir / SOCKET_NAME}",
         sources=tuple(sources),
         events={cls.__name__: field_list(cls) for cls in kv_events.KVCacheEvent.__subclasses__()},
     )

@@ -24,7 +24,7 @@ log = logging.getLogger("sglang_subgw.shard")
 
 _ANSWER_SECONDS: Final = 10.0
 _REPLAY_PAUSE_SECONDS: Final = 1.0
-"""The scheduler's own interpreter serves replays: a reader that is too slow may not keep it busy."""
+"""Between two: the scheduler's own interpreter serves them, and a reader that is too slow may not keep it busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +144,14 @@ class KvSubscription:
     async def _past(self, rank: _Rank, first: int, end: int | None) -> AsyncIterator[KvEvents]:
         """What there still is of a rank's batches from `first` to before `end`, and markers in place of the rest."""
         dp_rank, at = rank.source.dp_rank, first
-        if rank.may_replay():
+        if rank.source.replay_endpoint:
+            await rank.pause()
             async for number, batch in replay(rank.source.replay_endpoint, first, end):
                 if number > at:
                     yield KvEventsLost(dp_rank, at, number - at)
                 at = number + 1
                 yield self._decoded(rank, number, batch)
-            rank.replayed()
+            rank.pause_until = time.monotonic() + _REPLAY_PAUSE_SECONDS
         if end is not None and at < end:
             yield KvEventsLost(dp_rank, at, end - at)
 
@@ -178,10 +179,7 @@ class _Rank:
     def __init__(self, source: KvEventSource) -> None:
         self.source = source
         self.order = Order()
-        self._pause_until = 0.0
+        self.pause_until = 0.0
 
-    def may_replay(self) -> bool:
-        return bool(self.source.replay_endpoint) and time.monotonic() >= self._pause_until
-
-    def replayed(self) -> None:
-        self._pause_until = time.monotonic() + _REPLAY_PAUSE_SECONDS
+    async def pause(self) -> None:
+        await asyncio.sleep(max(0.0, self.pause_until - time.monotonic()))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...contract import KvEventFacts, KvEventSource, LoadFacts, field_list
-from ..publishing import KV_SOCKET_NAME
+from ...shard.kv_frames import SOCKET_NAME
 from .schema import VERSION
 
 BLOCK_SIZE: Final = 16
@@ -41,7 +41,7 @@ def kv_event_facts(runtime_dir: Path, ranks: int, config: Mapping[str, Any] | No
         for rank in range(ranks)
     ]
     return KvEventFacts(
-        socket=f"ipc://{runtime_dir / KV_SOCKET_NAME}",
+        socket=f"ipc://{runtime_dir / SOCKET_NAME}",
         sources=tuple(sources),
         events={name: field_list(rows) for name, rows in _forms()["kv_events"].items()},
     )
