@@ -84,7 +84,7 @@ class CommandProcess:
 
     @property
     def banner(self) -> str:
-        assert self._banner_seen.wait(120), self.log
+        assert self._banner_seen.wait(300), self.log
         assert self._banner, self.log
         return "".join(self._banner)
 
