@@ -97,6 +97,8 @@ def test_what_can_not_be_called_is_refused(wrong):
 
 
 SCRIPT = """
+import multiprocessing
+
 from sglang_subgw.shard.application import name_of
 
 async def app(scope, receive, send): ...

@@ -48,7 +48,10 @@ def _holders(obj: object) -> Iterator[tuple[str, str]]:
     home, path = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
     if isinstance(home, str) and isinstance(path, str) and _reached(home, path) is obj:
         yield home, path
-    for name, module in sorted(sys.modules.items(), key=lambda item: item[0] == _MAIN):
+    # multiprocessing has a name of its own for the script.
+    main = sys.modules[_MAIN]
+    modules = [(name, module) for name, module in sys.modules.copy().items() if module is not main]
+    for name, module in [*modules, (_MAIN, main)]:
         for attribute, value in list(getattr(module, "__dict__", {}).items()):
             if value is obj:
                 yield name, attribute
