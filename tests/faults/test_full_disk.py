@@ -28,9 +28,9 @@ AND_SHOW_LEFTOVERS: Final = ("sh", "-c", '"$@"; s=$?; find "$TMPDIR" -mindepth 1
 SIZES: Final = {
     "4k": r"The tokenizer's file can't be written to {}/subgw-\S+: No space left on device\.",
     "1m,nr_inodes=3": r"The tokenizer's socket can't be written to {}/subgw-\S+: No space left on device\.",
-    "1m,nr_inodes=5": r"What a gateway keeps at its engine can't be written to {}/subgw-\S+: No space left on device\.",
+    "1m,nr_inodes=6": r"What a gateway keeps at its engine can't be written to {}/subgw-\S+: No space left on device\.",
     "8k": r"What a gateway keeps at its engine can't be written to {}/subgw-\S+: No space left on device\.",
-    "1m,nr_inodes=7": r"The directory for copies of .* can't be written to {}/subgw-\S+/g0: No space left on device\.",
+    "1m,nr_inodes=8": r"The directory for copies of .* can't be written to {}/subgw-\S+/g0: No space left on device\.",
 }
 
 
@@ -54,7 +54,7 @@ def test_a_disk_that_is_too_full_for_a_shard_s_socket_ends_the_start_so(mode: Mo
     socket = r"The shard's sockets can't be opened \(ipc://{}/subgw-\S+/g0/shard-\d\.ipc\): No space left on device\."
     copy = r"A copy of \S+\.so, which a shard loads \(\d+ bytes\), can't be written to {}/\S+/g0/images: No space .*\."
     said = copy if mode is Mode.SUBINTERP else socket
-    fails_with(rf"Shard \d failed: {said}", "1m,nr_inodes=8", mode, tmp_path)
+    fails_with(rf"Shard \d failed: {said}", "1m,nr_inodes=9", mode, tmp_path)
 
 
 @needs(Mode.SUBINTERP)

@@ -25,7 +25,7 @@ RANKS = 3
 
 @pytest.fixture
 def facts(runtime_dir: Path) -> LoadFacts:
-    return load_facts(runtime_dir)
+    return load_facts(runtime_dir / "loads")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from ...contract import EngineContract, FeatureFacts, ModelFacts, WireFacts
 from ...shard.coordination import SOCKET_NAME as COORDINATOR
 from ..tokenization import SOCKET_NAME
 from .control.weights import LOAD_FORMATS
+from .loads import loads_path
 from .publishing import kv_event_facts, load_facts
 from .schema import VERSION, field_lists, modules
 from .tokenizer import CHAT_TEMPLATE, ByteTokenizer
@@ -28,6 +29,7 @@ def simulated_contract(
     """Facts of a simulated engine whose files are in `runtime_dir`; `model` and `features` replace single facts."""
     tokenizer_file = runtime_dir / "tokenizer.json"
     tokenizer.save(tokenizer_file)
+    engine_id = secrets.token_hex(6)
     context_length = model.get("context_length", 4096)
     facts: dict[str, Any] = {
         "model_path": "simulated-model",
@@ -44,7 +46,7 @@ def simulated_contract(
         "chat_template": CHAT_TEMPLATE,
     }
     return EngineContract(
-        engine_id=secrets.token_hex(6),
+        engine_id=engine_id,
         sglang_version=VERSION,
         wire=WireFacts(
             worker_endpoint=f"ipc://{runtime_dir}/router",
@@ -58,7 +60,7 @@ def simulated_contract(
         features=FeatureFacts(
             **({"grammar_backend": "simulated", "load_formats": tuple(sorted(LOAD_FORMATS))} | features)
         ),
-        loads=load_facts(runtime_dir),
+        loads=load_facts(loads_path(engine_id)),
         kv_events=kv_event_facts(runtime_dir, features.get("num_dp_ranks", 1), kv_events),
         server_args={
             "model_path": "simulated-model",

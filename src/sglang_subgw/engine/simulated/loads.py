@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import struct
 import time
 from pathlib import Path
 from typing import Any, Final
 
-from ...contract import LoadFacts
+from ...contract import LoadFacts, process_start_time
 from .pack import pack
 from .scheduler import Scheduler
+
+log = logging.getLogger("sglang_subgw.engine")
 
 _SLOT_BYTES: Final = 16 * 1024
 _SECONDS: Final = 0.02
 """Between two snapshots while there is work: SGLang writes one per step, and its steps take as long."""
 _MAX_TOKENS: Final = 1 << 16
+_SHM_DIR: Final = Path("/dev/shm")
+_PREFIX: Final = "sglang_loads_simulated_"
 
 
 class LoadPublisher:
@@ -34,8 +39,15 @@ class LoadPublisher:
     def start(self) -> None:
         """Make the file, with an empty snapshot for every rank."""
         facts = self._facts
+        sweep_loads()
         self._file = os.open(facts.path, os.O_CREAT | os.O_RDWR | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        os.ftruncate(self._file, self._header.size + self._ranks * _SLOT_BYTES)
+        try:
+            os.posix_fallocate(self._file, 0, self._header.size + self._ranks * _SLOT_BYTES)
+        except OSError as exc:
+            # As SGLang's schedulers do.
+            log.warning("There will be no load snapshots in %s: %s", facts.path, exc.strerror)
+            self.close()
+            return
         os.pwrite(
             self._file, self._header.pack(facts.magic.encode("latin-1"), facts.version, self._ranks, _SLOT_BYTES), 0
         )
@@ -44,7 +56,7 @@ class LoadPublisher:
 
     def look(self, scheduler: Scheduler, now: float) -> None:
         """Write down how the scheduler is, if it has become idle or the last snapshots are no longer fresh."""
-        if scheduler.idle and self._was_idle:
+        if self._file < 0 or (scheduler.idle and self._was_idle):
             return
         if not scheduler.idle and now < self._next:
             return
@@ -73,6 +85,19 @@ class LoadPublisher:
             os.close(self._file)
             self._file = -1
             Path(self._facts.path).unlink(missing_ok=True)
+
+
+def loads_path(engine_id: str) -> Path:
+    """Where an engine of this process keeps its load snapshots."""
+    return _SHM_DIR / f"{_PREFIX}{os.getpid()}_{engine_id}"
+
+
+def sweep_loads() -> None:
+    """Remove what killed processes left."""
+    for path in _SHM_DIR.glob(f"{_PREFIX}*"):
+        pid = path.name.removeprefix(_PREFIX).partition("_")[0]
+        if process_start_time(int(pid)) is None:
+            path.unlink(missing_ok=True)
 
 
 def _snapshot(scheduler: Scheduler, rank: int) -> dict[str, Any]:

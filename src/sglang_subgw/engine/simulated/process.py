@@ -15,7 +15,7 @@ from ...contract import EngineContract, sweep_stale
 from ...shard.coordination import SOCKET_NAME as COORDINATOR
 from ...shard.rooms import ROOMS_NAME
 from ..tokenization import SOCKET_NAME
-from .publishing import LOADS_NAME
+from .loads import sweep_loads
 
 
 class SimulatedEngineProcess:
@@ -74,8 +74,9 @@ class SimulatedEngineProcess:
         if self._process.stdout is not None:
             self._process.stdout.close()
         runtime_dir = Path(self.contract.wire.runtime_dir)
-        for name in ("contract.json", "tokenizer.json", "router", SOCKET_NAME, COORDINATOR, LOADS_NAME, ROOMS_NAME):
+        for name in ("contract.json", "tokenizer.json", "router", SOCKET_NAME, COORDINATOR, ROOMS_NAME):
             (runtime_dir / name).unlink(missing_ok=True)
+        sweep_loads()
         sweep_stale()
 
     def __enter__(self) -> Self:

@@ -15,12 +15,11 @@ from .schema import VERSION
 
 BLOCK_SIZE: Final = 16
 """Tokens per block of the KV cache."""
-LOADS_NAME: Final = "loads.shm"
 
 
-def load_facts(runtime_dir: Path) -> LoadFacts:
-    """Load snapshots in a file of the runtime directory."""
-    return LoadFacts.from_plain({**_forms()["loads"], "path": str(runtime_dir / LOADS_NAME)})
+def load_facts(path: Path) -> LoadFacts:
+    """Load snapshots in a file at `path`."""
+    return LoadFacts.from_plain({**_forms()["loads"], "path": str(path)})
 
 
 def kv_event_facts(runtime_dir: Path, ranks: int, config: Mapping[str, Any] | None) -> KvEventFacts:
