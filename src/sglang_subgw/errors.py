@@ -33,6 +33,10 @@ class EngineStartError(SubgwError):
     """Raised by `engine.launch` when SGLang's engine does not come up."""
 
 
+class StartStopped(SubgwError):
+    """Raised by `Gateway.start`, and to all who wait for it, when somebody stopped or drained the gateway meanwhile."""
+
+
 class EngineDied(SubgwError):
     """Raised by `Gateway` when a process of the engine ended while it served."""
 

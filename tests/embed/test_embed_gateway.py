@@ -16,7 +16,7 @@ import sglang_subgw
 from sglang_subgw.config import GatewayConfig, Mode
 from sglang_subgw.embed import gateway as embedded
 from sglang_subgw.engine.simulated import SimulatedEngine
-from sglang_subgw.errors import ConfigError, EngineDied, EngineStartError, ModeUnavailable
+from sglang_subgw.errors import ConfigError, EngineDied, ModeUnavailable, StartStopped
 from sglang_subgw.gateway import Gateway as ShardGateway
 from support.client import async_client, client, raw_request, read_until
 from support.modes import needs
@@ -86,8 +86,8 @@ class Held:
             assert self.goes_on.wait(20)
             start(gateway)
 
-        def cancel_start(gateway: ShardGateway) -> None:
-            cancel(gateway)
+        def cancel_start(gateway: ShardGateway, timeout: float) -> None:
+            cancel(gateway, timeout)
             self.goes_on.set()
 
         monkeypatch.setattr(ShardGateway, "start", held_start)
@@ -204,10 +204,17 @@ def test_stopped_before_it_is_started_it_does_not_start(engine: SimulatedEngine)
     gateway.stop()
     with pytest.raises(RuntimeError, match="started or stopped"):
         gateway.start()
-    with pytest.raises(EngineStartError, match="stopped before it was started"):
+    with pytest.raises(StartStopped, match="stopped before it was started"):
         gateway.ready(1)
     assert gateway.has_ended
     assert gateway.shards == []
+
+
+def test_drained_before_it_is_started_it_does_not_start_either(engine: SimulatedEngine):
+    gateway = made(engine)
+    gateway.drain()
+    with pytest.raises(RuntimeError, match="started or stopped"):
+        gateway.start()
 
 
 def test_a_stop_during_the_start_ends_it(engine: SimulatedEngine, held: Held, mode: Mode):
@@ -220,7 +227,7 @@ def test_a_stop_during_the_start_ends_it(engine: SimulatedEngine, held: Held, mo
 
     started, stopped, ready = in_threads(gateway.start, stop, gateway.ready)
     assert stopped is None
-    assert isinstance(started, EngineStartError)
+    assert isinstance(started, StartStopped)
     assert "The start was stopped" in str(started)
     assert ready is started
 
@@ -233,7 +240,7 @@ def test_a_drain_during_the_start_ends_it(engine: SimulatedEngine, held: Held):
         gateway.drain()
 
     started, drained = in_threads(gateway.start, drain)
-    assert isinstance(started, EngineStartError)
+    assert isinstance(started, StartStopped)
     assert drained is None
 
 

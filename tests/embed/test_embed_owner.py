@@ -21,7 +21,7 @@ import sglang_subgw
 from sglang_subgw.config import Mode
 from sglang_subgw.contract import process_start_time
 from sglang_subgw.embed import owner
-from sglang_subgw.errors import ConfigError, EngineDied, EngineStartError, StorageError
+from sglang_subgw.errors import ConfigError, EngineDied, EngineStartError, StartStopped, StorageError
 from support.client import async_client, client, raw_request, read_until
 from support.stack import echoed, generate_body
 
@@ -143,6 +143,14 @@ def test_arguments_that_can_not_be_handed_over_are_named():
     assert "custom_sigquit_handler=<built-in function print>" in failure.message
 
 
+def test_engine_routes_are_looked_up_where_the_engine_is():
+    gateway = sglang_subgw.Gateway({}, shards=1, mode=Mode.PROCESS, port=0, engine_routes=["/flush_cache"])
+    failure = in_thread(gateway.start)
+    # That process has a simulated engine, which has none; here there is not even one to look for them.
+    assert isinstance(failure, ConfigError)
+    assert "engine routes need the engine" in failure.message
+
+
 def test_a_path_among_the_arguments_is_one(tmp_path: Path):
     def run() -> None:
         with made(model_path=Path("/a/model"), ended=tmp_path / "ended"):
@@ -164,7 +172,7 @@ def test_a_stop_while_it_starts_ends_it_in_order(caplog: pytest.LogCaptureFixtur
     stopper.start()
     failure = in_thread(gateway.start)
     stopper.join()
-    assert isinstance(failure, EngineStartError)
+    assert isinstance(failure, StartStopped)
     assert failure.message == "The start was stopped."
 
 

@@ -16,7 +16,7 @@ import sglang_subgw
 from sglang_subgw.config import Mode
 from sglang_subgw.embed import signals
 from sglang_subgw.engine.simulated import SimulatedEngine
-from sglang_subgw.errors import ConfigError, EngineDied, EngineStartError
+from sglang_subgw.errors import ConfigError, EngineDied, StartStopped
 from support.client import raw_request, read_until
 from support.stack import generate_body
 
@@ -148,7 +148,7 @@ def test_during_the_start_one_ends_it(engine: SimulatedEngine, host: Host):
     engine.set_faults(router_silent=True)
     timer = threading.Timer(0.3, signal.pthread_kill, (threading.main_thread().ident, signal.SIGTERM))
     timer.start()
-    with pytest.raises(EngineStartError, match="The start was stopped"):
+    with pytest.raises(StartStopped, match="The start was stopped"):
         handled(engine).start()
     timer.join()
     engine.set_faults(router_silent=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from asyncio import CancelledError
@@ -10,22 +11,24 @@ from contextlib import ExitStack, suppress
 from typing import Any, Self
 
 from ..config import GatewayConfig, Mode
+from ..engine.admin import address as admin_address
 from ..engine.attached import AttachedEngine
 from ..engine.cancellation import Cancellation
-from ..errors import EngineStartError
-from ..gateway import Engine, listener
+from ..errors import StartStopped
 from ..gateway import Gateway as ShardGateway
+from ..gateway import listener
 from ..gateway.leftovers import sweep
 from ..modes.choose import choose
 from .outcome import in_thread, outcome, to_its_end
 from .settings import configured
 from .signals import SignalHandlers
-from .sources import open_engine
+from .sources import is_made_elsewhere, open_engine
+from .started import StartedGateway
 
 log = logging.getLogger("sglang_subgw.gateway")
 
 
-class Gateway:
+class Gateway(StartedGateway):
     """Shards around an engine: a context manager, blocking or asynchronous, that has started when it is entered.
 
     `engine_or_args` is one of
@@ -56,14 +59,15 @@ class Gateway:
         handle_signals: bool = False,
         **fields: Any,
     ) -> None:
-        self._config = configured(config, shards=shards, mode=mode, app=app, serve=serve, **fields)
+        super().__init__(configured(config, shards=shards, mode=mode, app=app, serve=serve, **fields))
         self._source = engine_or_args
         self._signals = SignalHandlers(self) if handle_signals else None
         self._cancellation = Cancellation()
-        self._lock = threading.Lock()
+        self._drain_seconds = 0.0
+        # A signal's handler can come upon the thread that holds it.
+        self._lock = threading.RLock()
         self._begun = False
         self._starter: int | None = None
-        self._gateway: ShardGateway | None = None
         self._ends = ExitStack()
         self._stopping = threading.Lock()
         self._started: Future[None] = Future()
@@ -74,8 +78,8 @@ class Gateway:
     def start(self) -> None:
         """Start the engine, if it is to be made, and all shards; returns when they serve.
 
-        Raises EngineStartError, EngineDied, ModeUnavailable, ShardStartError or ContractError with the reason, also
-        when it was stopped meanwhile, and RuntimeError for a gateway that was started or stopped before.
+        Raises EngineStartError, EngineDied, ModeUnavailable, ShardStartError or ContractError with the reason,
+        StartStopped when it was stopped meanwhile, and RuntimeError for one that was started or stopped before.
         """
         self._begin()
         self._start()
@@ -95,10 +99,15 @@ class Gateway:
 
         A start that is under way fails.
         """
-        if not self._started.done():
+        if not self._begun:
+            self.stop()
+            return
+        self._drain_seconds = self.config.drain_timeout_seconds if timeout is None else timeout
+        if self._started.done() or self._cancellation.is_cancelled:
+            if self._gateway is not None:
+                self._gateway.begin_drain(self._drain_seconds)
+        else:
             self._cancellation.cancel()
-        elif self._gateway is not None:
-            self._gateway.begin_drain(timeout)
 
     def drain(self, timeout: float | None = None) -> None:
         """`begin_drain`, and wait for the end; raises the gateway's failure if there is one."""
@@ -114,9 +123,9 @@ class Gateway:
         with self._lock:
             begun, self._begun = self._begun, True
         if not begun:
-            self._fail(EngineStartError("The gateway was stopped before it was started."))
+            self._fail(StartStopped("The gateway was stopped before it was started."))
             return
-        self._cancellation.cancel()
+        self.begin_drain(0.0)
         if self._starter == threading.get_ident() and not self._started.done():
             # In a signal's handler, say: the start, which goes on below it, ends what it has made.
             return
@@ -173,44 +182,6 @@ class Gateway:
     async def __aexit__(self, *exc: object) -> None:
         await self.async_stop()
 
-    # What it is.
-
-    @property
-    def config(self) -> GatewayConfig:
-        """How it runs; once started, with the mode that was chosen and the number of shards there are to be."""
-        return self._gateway.config if self._gateway is not None else self._config
-
-    @property
-    def engine(self) -> Engine:
-        """The engine: `contract` tells what it is, `engine`, if it is in this process, is the sglang.Engine.
-
-        Raises RuntimeError before there is one.
-        """
-        return self._shards.engine
-
-    @property
-    def engine_name(self) -> str:
-        """What `attach`, and Gateways elsewhere, find the engine by; raises RuntimeError when it doesn't serve."""
-        gateway = self._shards
-        if gateway.segment is None:
-            raise RuntimeError("This gateway does not serve: nothing can attach to its engine by it.")
-        return gateway.contract.attached_to or gateway.segment.name
-
-    @property
-    def shards(self) -> list[dict[str, Any]]:
-        """Every shard's state and counters."""
-        return self._gateway.shards if self._gateway is not None else []
-
-    @property
-    def urls(self) -> list[str]:
-        """Where it listens: none with `serve`."""
-        return list(self._shards.urls)
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port of the first TCP socket; raises ConfigError without one, as with `serve`."""
-        return self._shards.address
-
     @property
     def serves(self) -> bool:
         """Whether it has started, and neither failed nor ended."""
@@ -221,36 +192,7 @@ class Gateway:
         """Whether nothing serves any more, whatever the reason."""
         return self._ended.done()
 
-    @property
-    def failure(self) -> str:
-        """Why it failed once it served, "" while it has not."""
-        return self._gateway.failure if self._gateway is not None else ""
-
-    def raise_failure(self) -> None:
-        """Raise EngineDied or ShardFailed if it failed."""
-        if self._gateway is not None:
-            self._gateway.raise_failure()
-
-    # What can be done to it.
-
-    def restart_shards(self, *indices: int) -> None:
-        """Begin to start these shards, or all, again, one after the other while the others serve: no request fails.
-
-        Raises ConfigError for an index that no shard has.
-        """
-        self._shards.restart_shards(*indices)
-
-    def resize(self, shards: int) -> None:
-        """Begin to have `shards` shards; no request fails by it. Raises ConfigError for a number that can't be."""
-        self._shards.resize(shards)
-
     # Inside.
-
-    @property
-    def _shards(self) -> ShardGateway:
-        if self._gateway is None:
-            raise RuntimeError("This gateway has not started yet.")
-        return self._gateway
 
     def _begin(self) -> None:
         with self._lock:
@@ -276,26 +218,32 @@ class Gateway:
         self._started.set_result(None)
 
     def _bring_up(self, ends: ExitStack) -> None:
-        choice = choose(self._config)
+        config = self._config
+        choice = choose(config)
         # First, so that a taken port is known before the engine's half minute, not after it.
-        sockets = listener.bind_for(self._config)
+        sockets = listener.bind_for(config)
         ends.callback(listener.close, sockets)
+        if is_made_elsewhere(self._source):
+            # Its engine routes are, too.
+            config = dataclasses.replace(config, engine_routes=(), admin_listen="")
+        if (admin_socket := admin_address.bind_for(config)) is not None:
+            ends.callback(admin_socket.close)
         for removed in sweep():
             log.info("Removed what a gateway that was killed left behind: %s", removed)
         engine = ends.enter_context(
             open_engine(
                 self._source,
-                shards=self._config.shards,
+                config=self._config,
                 address=listener.tcp_address(sockets),
                 on_phase=lambda text: log.info("%s …", text),
                 cancellation=self._cancellation,
             )
         )
-        gateway = ShardGateway(engine, self._config, sockets=sockets, choice=choice)
+        gateway = ShardGateway(engine, config, sockets=sockets, choice=choice, admin_socket=admin_socket)
         gateway.on_end = lambda: _settle(self._ended)
         # Shards end before the engine: SGLang's shutdown kills every child of this process.
         ends.callback(gateway.stop)
-        with self._cancellation.by(gateway.cancel_start):
+        with self._cancellation.by(lambda: gateway.cancel_start(self._drain_seconds)):
             self._gateway = gateway
             gateway.start()
         if isinstance(engine, AttachedEngine):

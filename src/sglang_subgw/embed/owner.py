@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from ..channel import Channel, ChannelClosedError
+from ..config import GatewayConfig
 from ..engine.arguments import EngineArguments
 from ..engine.attached import AttachedEngine
 from ..engine.cancellation import Cancellation
@@ -34,31 +35,45 @@ _STOP_SECONDS: Final = 60.0
 
 @contextmanager
 def engine_of_its_own_process(
-    arguments: EngineArguments, *, on_phase: Callable[[str], None], cancellation: Cancellation
-) -> Iterator[AttachedEngine]:
+    arguments: EngineArguments,
+    config: GatewayConfig,
+    *,
+    on_phase: Callable[[str], None],
+    cancellation: Cancellation,
+) -> Iterator[EngineProcess]:
     """An engine that is launched for this context, from any thread, and shut down at its end.
 
-    Raises what `launch` raises, also for a process that ends without a word.
+    The engine routes of `config` are served there. Raises what `launch` raises, also for a process that ends without a
+    word.
     """
-    owner = _Owner(arguments, on_phase)
+    owner = _Owner(arguments, config, on_phase)
     owner.start()
     try:
         with cancellation.by(owner.stop):
             segment = owner.ready.result()
-        with AttachedEngine.attach(segment) as engine:
+        with EngineProcess.attach(segment) as engine:
+            engine.admin_url = owner.admin_url
             yield engine
     finally:
         owner.join()
 
 
+class EngineProcess(AttachedEngine):
+    """An engine whose owner is a process of this one's."""
+
+    admin_url = ""
+    """Where that serves the engine routes, "" without."""
+
+
 class _Owner(threading.Thread):
     """Lives as long as the process that it starts: the kernel ends a child with the thread that it comes from."""
 
-    def __init__(self, arguments: EngineArguments, on_phase: Callable[[str], None]) -> None:
+    def __init__(self, arguments: EngineArguments, config: GatewayConfig, on_phase: Callable[[str], None]) -> None:
         super().__init__(name="subgw-engine-owner")
+        self.admin_url = ""
         self.ready: concurrent.futures.Future[str] = concurrent.futures.Future()
         """The name of its segment."""
-        self._arguments = _as_json(arguments)
+        self._order = json.dumps({"arguments": _plain(arguments), "config": config.to_json()}).encode()
         self._on_phase = on_phase
         self._channel, self._far_end = Channel.pair()
         self._process: subprocess.Popen[bytes] | None = None
@@ -105,7 +120,7 @@ class _Owner(threading.Thread):
         with process:
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(self._arguments)
+                process.stdin.write(self._order)
                 process.stdin.close()
             yield process
 
@@ -118,7 +133,8 @@ class _Owner(threading.Thread):
             match message:
                 case {"kind": "phase", "text": text}:
                     self._on_phase(text)
-                case {"kind": "ready", "segment": segment}:
+                case {"kind": "ready", "segment": segment, "admin_url": url}:
+                    self.admin_url = url
                     self.ready.set_result(segment)
                 case {"kind": "failed", "error": name, "message": said, "hint": hint}:
                     self._fail(_RAISED.get(name, EngineStartError)(said, hint=hint))
@@ -128,13 +144,13 @@ class _Owner(threading.Thread):
             self.ready.set_exception(error)
 
 
-def _as_json(arguments: EngineArguments) -> bytes:
+def _plain(arguments: EngineArguments) -> list[str] | dict[str, Any]:
     if not isinstance(arguments, Mapping):
-        return json.dumps([str(argument) for argument in arguments]).encode()
-    return json.dumps({name: _plain(name, value) for name, value in arguments.items()}).encode()
+        return [str(argument) for argument in arguments]
+    return {name: _plain_value(name, value) for name, value in arguments.items()}
 
 
-def _plain(name: str, value: Any) -> Any:
+def _plain_value(name: str, value: Any) -> Any:
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
     try:
         json.dumps(value)

@@ -1,4 +1,4 @@
-"""Entry of an engine's own process: `python -m sglang_subgw.embed.owner_main CHANNEL PID`, its arguments on stdin."""
+"""Entry of an engine's own process: `python -m sglang_subgw.embed.owner_main CHANNEL PID`, told the rest on stdin."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ import signal
 import sys
 import threading
 import traceback
+from contextlib import ExitStack
 from typing import Any
 
 from ..channel import Channel, ChannelClosedError
+from ..config import GatewayConfig
+from ..engine.admin.address import bind_for
+from ..engine.admin.start import start_admin
+from ..engine.arguments import EngineArguments
 from ..engine.cancellation import Cancellation
 from ..engine.launch import launch
 from ..engine.published import PublishedEngine
@@ -21,7 +26,7 @@ from ..gateway.runtime import runtime_dir
 from ..tether import hold
 
 
-def main(channel: Channel, arguments: Any) -> int:
+def main(channel: Channel, arguments: EngineArguments, config: GatewayConfig) -> int:
     """Have the engine until the other end of the channel wants it to stop, or is gone; returns the exit status."""
     cancellation = Cancellation()
     ends: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -38,17 +43,22 @@ def main(channel: Channel, arguments: Any) -> int:
 
     threading.Thread(target=listen, name="subgw-owner-channel", daemon=True).start()
     try:
-        with (
-            runtime_dir() as path,
-            launch(
-                arguments,
-                runtime_dir=path,
-                on_phase=lambda text: tell("phase", text=text),
-                cancellation=cancellation,
-            ) as engine,
-            PublishedEngine(engine) as published,
-        ):
-            tell("ready", segment=published.name)
+        with ExitStack() as stack:
+            if (admin_socket := bind_for(config)) is not None:
+                stack.callback(admin_socket.close)
+            path = stack.enter_context(runtime_dir())
+            engine = stack.enter_context(
+                launch(
+                    arguments,
+                    runtime_dir=path,
+                    on_phase=lambda text: tell("phase", text=text),
+                    cancellation=cancellation,
+                )
+            )
+            if (admin := start_admin(config, engine, admin_socket, path)) is not None:
+                stack.callback(admin.close)
+            published = stack.enter_context(PublishedEngine(engine))
+            tell("ready", segment=published.name, admin_url=admin.url if admin is not None else "")
             engine.on_death(ends.put)
             if reason := ends.get():
                 logging.getLogger("sglang_subgw").error("%s.", reason)
@@ -69,4 +79,6 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     hold(int(sys.argv[2]))
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s engine: %(message)s")
-    sys.exit(main(Channel.from_fd(int(sys.argv[1])), json.load(sys.stdin)))
+    order = json.load(sys.stdin)
+    channel = Channel.from_fd(int(sys.argv[1]))
+    sys.exit(main(channel, order["arguments"], GatewayConfig.from_json(order["config"])))

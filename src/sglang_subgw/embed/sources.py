@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 
+from ..config import GatewayConfig
 from ..contract.segment import NAME_PREFIX
 from ..engine import arguments as args_of
 from ..engine.arguments import EngineArguments
@@ -28,33 +29,42 @@ _WHAT: Final = (
 def open_engine(
     source: object,
     *,
-    shards: int,
+    config: GatewayConfig,
     address: tuple[str, int] | None,
     on_phase: Callable[[str], None],
     cancellation: Cancellation,
 ) -> AbstractContextManager[Engine]:
     """A context with the engine that `source` means; leaving it ends only what was made for it.
 
-    `address` is where the gateway listens, which an engine that is made is told. Raises ConfigError for what means no
-    engine.
+    `address` is where the gateway of `config` listens, which an engine that is made is told. Raises ConfigError for
+    what means no engine.
     """
     match source:
-        case bool() | bytes():
+        case bool():
             pass
         case int():
             return AttachedEngine.attach(str(source))
         case str():
             return AttachedEngine.attach(_checked(source))
-        case None:
-            return _made({}, shards, address, on_phase, cancellation)
-        case Mapping() | Sequence():
-            return _made(source, shards, address, on_phase, cancellation)
+        case _ if _is_arguments(source):
+            arguments: Any = source or {}
+            return _made(arguments, config, address, on_phase, cancellation)
         case _ if is_engine(source):
             return wrapped(source, make_runtime_dir)
         case _ if hasattr(source, "contract") and hasattr(source, "on_death"):
             engine: Any = source
             return nullcontext(engine)
     raise ConfigError(f"A gateway has no engine by {source!r}.", hint=_WHAT)
+
+
+def is_made_elsewhere(source: object) -> bool:
+    """Whether, in the calling thread, `open_engine` makes an engine in a process of its own."""
+    can_launch_here = threading.current_thread() is threading.main_thread() and asyncio._get_running_loop() is None
+    return _is_arguments(source) and not can_launch_here
+
+
+def _is_arguments(source: object) -> bool:
+    return source is None or (isinstance(source, Mapping | Sequence) and not isinstance(source, str | bytes))
 
 
 def _checked(target: str) -> str:
@@ -65,17 +75,17 @@ def _checked(target: str) -> str:
 
 def _made(
     arguments: EngineArguments,
-    shards: int,
+    config: GatewayConfig,
     address: tuple[str, int] | None,
     on_phase: Callable[[str], None],
     cancellation: Cancellation,
 ) -> AbstractContextManager[Engine]:
-    args_of.check_worker_count(arguments, shards)
+    args_of.check_worker_count(arguments, config.shards)
     if address is not None:
         arguments = args_of.with_address(arguments, *address)
-    if _can_launch_here():
+    if not is_made_elsewhere(arguments):
         return _launched(arguments, on_phase, cancellation)
-    return engine_of_its_own_process(arguments, on_phase=on_phase, cancellation=cancellation)
+    return engine_of_its_own_process(arguments, config, on_phase=on_phase, cancellation=cancellation)
 
 
 @contextmanager
@@ -90,7 +100,3 @@ def _launched(
         launch(arguments, runtime_dir=path, on_phase=on_phase, cancellation=cancellation) as engine,
     ):
         yield engine
-
-
-def _can_launch_here() -> bool:
-    return threading.current_thread() is threading.main_thread() and asyncio._get_running_loop() is None

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..errors import EngineStartError
+from ..errors import StartStopped
 
 
 class Cancellation:
@@ -28,10 +28,15 @@ class Cancellation:
         for action in actions:
             action()
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._cancelled
+
     def check(self) -> None:
-        """Raise EngineStartError if it is cancelled."""
+        """Raise StartStopped if it is cancelled."""
         if self._cancelled:
-            raise EngineStartError("The start was stopped.")
+            raise StartStopped("The start was stopped.")
 
     @contextmanager
     def by(self, action: Callable[[], object]) -> Iterator[None]:

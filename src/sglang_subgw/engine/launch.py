@@ -40,9 +40,9 @@ def launch(
     """Start an engine; without a model in the arguments, the demo model on the CPU.
 
     `run_scheduler` takes the place of SGLang's run_scheduler_process in the scheduler's process: a simulated one.
-    Call it in the main thread; `cancellation` breaks it off from any other. Raises ConfigError for arguments and
-    EngineStartError for an engine that does not come up; those and whatever a signal handler raises meanwhile leave no
-    process, shared memory or file behind.
+    Call it in the main thread; `cancellation` breaks it off from any other, with StartStopped. Raises ConfigError for
+    arguments and EngineStartError for an engine that does not come up; those and whatever a signal handler raises
+    meanwhile leave no process, shared memory or file behind.
     """
     if threading.current_thread() is not threading.main_thread():
         raise EngineStartError("An engine must be started in the main thread: SGLang installs signal handlers.")

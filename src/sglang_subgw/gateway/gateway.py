@@ -65,7 +65,7 @@ class Gateway:
         self._sweeper: SeatSweeper | None = None
         self._bytes_before = 0
         self._engine_death = ""
-        self._cancelled = False
+        self._cancelled: float | None = None
         self.urls: list[str] = []
         self._address: tuple[str, int] | None = None
         self.on_end: Callable[[], None] = lambda: None
@@ -78,23 +78,26 @@ class Gateway:
             self.choice = self.choice or choose(self.config)
             self.config = self.choice.apply(self.config)
             supervisor = self._start()
-            if self._cancelled:
-                supervisor.drain(0.0)
+            if self._cancelled is not None:
+                supervisor.drain(self._cancelled)
             supervisor.ready.wait()
             if supervisor.failure:
                 reason = supervisor.failure
                 raise EngineDied(reason) if self._engine_death else ShardStartError(reason)
-            if self._cancelled:
+            if self._cancelled is not None:
                 raise ShardStartError("The start was stopped.")
         except BaseException:
             self.stop()
             raise
 
-    def cancel_start(self) -> None:
-        """Let a `start` that is under way, or still to come, fail soon; from any thread, or a signal's handler."""
-        self._cancelled = True
+    def cancel_start(self, timeout: float = 0.0) -> None:
+        """Let a `start` that is under way, or still to come, fail soon; from any thread, or a signal's handler.
+
+        What a shard that is up already runs, as a `serve` function may, has `timeout` seconds to end.
+        """
+        self._cancelled = timeout
         if self._supervisor is not None:
-            self._supervisor.drain(0.0)
+            self._supervisor.drain(timeout)
 
     def _start(self) -> Supervisor:
         if self._sockets is None:
