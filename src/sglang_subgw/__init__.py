@@ -12,12 +12,25 @@ if TYPE_CHECKING:
     from .embed.run import run
     from .shard.engine import ShardEngine
     from .shard.info import ShardInfo
+    from .shard.kv_subscription import KvEventBatch, KvEventsLost
 
-__all__ = ["Gateway", "GatewayConfig", "Mode", "ShardEngine", "ShardInfo", "attach", "run"]
+__all__ = [
+    "Gateway",
+    "GatewayConfig",
+    "KvEventBatch",
+    "KvEventsLost",
+    "Mode",
+    "ShardEngine",
+    "ShardInfo",
+    "attach",
+    "run",
+]
 
 _WHERE: Final = {
     "Gateway": ".embed",
     "GatewayConfig": ".config",
+    "KvEventBatch": ".shard.kv_subscription",
+    "KvEventsLost": ".shard.kv_subscription",
     "Mode": ".config",
     "ShardEngine": ".shard.engine",
     "ShardInfo": ".shard.info",

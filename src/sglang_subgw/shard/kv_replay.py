@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final
 
 import zmq
@@ -15,7 +15,7 @@ _SILENCE_SECONDS: Final = 3.0
 """SGLang's publisher looks for requests ten times a second."""
 
 
-async def replay(endpoint: str, first: int, end: int | None = None) -> AsyncIterator[tuple[int, bytes]]:
+async def replay(endpoint: str, first: int, end: int | None = None) -> AsyncGenerator[tuple[int, bytes]]:
     """Numbers, from `first` to before `end`, and batches, as far as they are still kept; nothing if nobody answers."""
     at = first
     progress = True

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -109,7 +110,7 @@ class KvSubscription:
         waiting = set(self._ranks)
         while waiting:
             frame, number, batch = await socket.receive()
-            # Those that come before the answer follow the same numbers.
+            # Batches that come before the last answer were published before this was in force.
             if number:
                 self._ranks[frame].order.read(int.from_bytes(number) + bool(batch))
             if not batch:
@@ -146,11 +147,12 @@ class KvSubscription:
         dp_rank, at = rank.source.dp_rank, first
         if rank.source.replay_endpoint:
             await rank.pause()
-            async for number, batch in replay(rank.source.replay_endpoint, first, end):
-                if number > at:
-                    yield KvEventsLost(dp_rank, at, number - at)
-                at = number + 1
-                yield self._decoded(rank, number, batch)
+            async with aclosing(replay(rank.source.replay_endpoint, first, end)) as past:
+                async for number, batch in past:
+                    if number > at:
+                        yield KvEventsLost(dp_rank, at, number - at)
+                    at = number + 1
+                    yield self._decoded(rank, number, batch)
             rank.pause_until = time.monotonic() + _REPLAY_PAUSE_SECONDS
         if end is not None and at < end:
             yield KvEventsLost(dp_rank, at, end - at)
