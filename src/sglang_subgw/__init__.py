@@ -27,15 +27,15 @@ __all__ = [
 ]
 
 _WHERE: Final = {
-    "Gateway": ".embed",
+    "Gateway": ".embed.gateway",
     "GatewayConfig": ".config",
     "KvEventBatch": ".shard.kv_subscription",
     "KvEventsLost": ".shard.kv_subscription",
     "Mode": ".config",
     "ShardEngine": ".shard.engine",
     "ShardInfo": ".shard.info",
-    "attach": ".embed",
-    "run": ".embed",
+    "attach": ".embed.attach",
+    "run": ".embed.run",
 }
 
 

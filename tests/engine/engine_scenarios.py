@@ -5,9 +5,11 @@ Prints one JSON object as the last line of its output.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -17,7 +19,9 @@ from typing import Any
 import zmq
 
 from sglang_subgw.contract import EngineContract
+from sglang_subgw.embed.attach import attach
 from sglang_subgw.engine.launch import RunningEngine, launch
+from sglang_subgw.engine.published import PublishedEngine
 from sglang_subgw.errors import SubgwError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
@@ -65,6 +69,70 @@ def _generate(engine: RunningEngine, out: dict[str, Any]) -> None:
     out["regex"] = engine.engine.generate("Count", greedy | {"regex": "[0-9]{3}-[a-c]{2}"})["text"]
 
 
+def published(runtime_dir: Path, arguments: list[str]) -> dict[str, Any]:
+    """Two workers read KV cache events and loads while one of them uses the engine."""
+    ports = [_free_port(), _free_port()]
+    config = {
+        "publisher": "zmq",
+        "endpoint": f"tcp://*:{ports[0]}",
+        "replay_endpoint": f"tcp://*:{ports[1]}",
+        "topic": "kv",
+    }
+    arguments = [*arguments, "--kv-events-config", json.dumps(config)]
+    with launch(arguments, runtime_dir=runtime_dir) as engine, PublishedEngine(engine) as segment:
+        out = asyncio.run(_read_along(engine, segment.name, ports[0]))
+        out["segments"] = [engine.engine.port_args.instance_id]
+        out["kv_events"] = engine.contract.server_args["kv_events"]
+    return out
+
+
+async def _read_along(engine: RunningEngine, segment: str, port: int) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    prompt = {"input_ids": list(range(100, 140)), "sampling_params": {"temperature": 0, "max_new_tokens": 8}}
+    async with attach(segment) as one, attach(segment) as other, one.kv_events() as first, other.kv_events(0) as second:
+        answer = await one.async_generate(**prompt)
+        assert (await one.async_flush_cache()).success
+        out["read"] = [await _until_cleared(events) for events in (first, second)]
+        out["connections"] = _connections_to(port)
+        out["past"] = await _until_cleared(other.kv_events(since=0))
+        out["output_ids"] = answer["output_ids"]
+        for shard in (one, other):
+            # The scheduler may write meanwhile: until both have read the same one.
+            while (ours := await shard.async_get_loads()) != (stock := await _stock_loads(engine)):
+                continue
+            out.setdefault("loads", []).append(ours)
+            assert list(ours[0]) == list(stock[0])
+        core = await one.async_get_loads(["core"], 0)
+        out["core"] = core == [{k: v for k, v in load.items() if not isinstance(v, dict)} for load in out["loads"][0]]
+    return out
+
+
+async def _until_cleared(events: Any) -> list[dict[str, Any]]:
+    read: list[dict[str, Any]] = []
+    async with asyncio.timeout(60):
+        async for batch in events:
+            read += [{"dp_rank": batch.dp_rank, "number": batch.number, **event} for event in batch.events]
+            if read and read[-1]["type"] == "AllBlocksCleared":
+                break
+    return read
+
+
+async def _stock_loads(engine: RunningEngine) -> list[dict[str, Any]]:
+    return [load.to_dict() for load in await engine.loop.call(engine.engine.tokenizer_manager.get_loads())]
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def _connections_to(port: int) -> int:
+    """Established ones, each seen from both of its ends."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(int(row[2].partition(":")[2], 16) == port and row[3] == "01" for row in rows)
+
+
 def router(runtime_dir: Path, arguments: list[str]) -> dict[str, Any]:
     """The way back from the detokenizer ends by a message that can't be read."""
     out: dict[str, Any] = {}
@@ -110,7 +178,7 @@ def interrupt(runtime_dir: Path, arguments: list[str]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     name, directory, *rest = sys.argv[1:]
-    scenarios = {"serve": serve, "router": router, "fail": fail, "interrupt": interrupt}
+    scenarios = {"serve": serve, "published": published, "router": router, "fail": fail, "interrupt": interrupt}
     result = scenarios[name](Path(directory), rest)
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     result["children"] = [
