@@ -207,3 +207,14 @@ except AttributeError:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
     assert (done.stdout.strip(), done.stderr) == ("ok", "")
+
+
+def test_who_only_attaches_loads_no_gateway():
+    program = """
+import sys, sglang_subgw
+sglang_subgw.attach
+assert not [name for name in sys.modules if name.startswith(("sglang_subgw.gateway", "sglang_subgw.modes"))]
+print("ok")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    assert (done.stdout.strip(), done.stderr) == ("ok", "")

@@ -91,9 +91,9 @@ class Watcher:
     def _watch(self) -> None:
         woken = self._pipe[0]
         names: dict[Any, str] = {process.sentinel: name for name, process in self._processes.processes.items()}
-        while True:
+        while not (self._stopping or self._reason):
             ended = multiprocessing.connection.wait([*names, woken], _LOOK_SECONDS)
-            if self._stopping or self._reason:
+            if self._stopping:
                 return
             if name := next((names[item] for item in ended if item in names), ""):
                 self._report(self._exit_reason(name))
