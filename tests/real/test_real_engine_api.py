@@ -36,7 +36,7 @@ def owner() -> Iterator[CommandProcess]:
         yield process
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def engine(owner: CommandProcess) -> Iterator[httpx.Client]:
     """Engine's own methods."""
     with admin_client(owner.banner) as client:
@@ -53,7 +53,7 @@ def shards_of(owner: CommandProcess, mode: Mode, shards: int = 2) -> Iterator[li
         yield ends.enter_context(client_per_shard(gateway.address, shards))
 
 
-def call(client: httpx.Client, method: str, **arguments: Any) -> Any:
+def call(client: httpx.Client, method: str, /, **arguments: Any) -> Any:
     response = client.post(f"/{method}", json=arguments, timeout=120)
     assert response.status_code == 200, response.text
     return response.json()

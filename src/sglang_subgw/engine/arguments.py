@@ -78,6 +78,9 @@ def read_server_args(arguments: EngineArguments, *, on_cpu: bool) -> Any:
         server_args.device = "cpu"
         server_args.attention_backend = server_args.attention_backend or "torch_native"
         server_args.max_total_tokens = server_args.max_total_tokens or _CPU_TOKENS
+        if _option(arguments, "lora_backend") is None:
+            # The default is a kernel of Triton's.
+            server_args.lora_backend = "torch_native"
         # An idle scheduler polls without a pause: right beside an accelerator, but here it takes the shards' core.
         server_args.sleep_on_idle = True
     return server_args

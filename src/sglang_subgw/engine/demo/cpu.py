@@ -7,6 +7,8 @@ from typing import Any
 import psutil  # type: ignore
 from sglang.srt.platforms.interface import PlatformEnum, SRTPlatform
 
+from .pinning import accept_pinning
+
 
 class CpuPlatform(SRTPlatform):  # type: ignore[misc]
     """Plain CPU as an out-of-tree platform, which alone selects SGLang's native implementations."""
@@ -22,6 +24,10 @@ class CpuPlatform(SRTPlatform):  # type: ignore[misc]
     def get_device(self, device_id: int = 0) -> str:
         """torch's name of the device."""
         return "cpu"
+
+    def init_backend(self) -> None:
+        """SGLang's once per process: its LoRA layers pin memory without asking whether there is any to pin it for."""
+        accept_pinning()
 
     def get_torch_profiler_activity_str(self) -> str:
         """torch's name of what a profile records; the scheduler ends without one."""
