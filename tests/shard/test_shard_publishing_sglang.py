@@ -29,6 +29,7 @@ from sglang_subgw.shard.api.loads import _left_out
 from sglang_subgw.shard.kv_replay import replay
 from sglang_subgw.shard.kv_subscription import KvEventBatch, KvSubscription
 from sglang_subgw.shard.load_snapshots import LoadSnapshots
+from sglang_subgw.shard.routing import FAKE_HOST, _is_host
 
 msgspec = pytest.importorskip("msgspec")
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
@@ -231,3 +232,19 @@ def test_the_simulated_engine_s_events_are_read_by_it(srt: Any, runtime_dir: Pat
     assert (stored.token_ids, stored.block_size) == (list(range(16)), 16)
     assert removed == srt.kv.BlockRemoved([3])
     assert cleared == srt.kv.AllBlocksCleared()
+
+
+@pytest.mark.parametrize("host", ["prefill_0.svc.cluster.local.", "10.0.0.1", "::1", "[fe80::2]", "a" * 63, FAKE_HOST])
+def test_a_host_that_is_let_through_is_an_address_to_its_decode_scheduler(srt: Any, host: str) -> None:
+    from sglang.srt.utils.network import NetworkAddress
+
+    assert _is_host(host)
+    written = NetworkAddress(host, 8998).to_host_port_str()
+    assert NetworkAddress.parse(written) == NetworkAddress(host, 8998)
+
+
+def test_a_decode_scheduler_ends_by_a_host_that_is_missing(srt: Any) -> None:
+    from sglang.srt.utils.network import NetworkAddress
+
+    with pytest.raises(AttributeError):
+        NetworkAddress(None, 8998)
