@@ -209,12 +209,16 @@ class TokenizerWorker:
             raise EngineUnavailable("The shard is not connected to an engine.")
 
     def send(self, kind: str, fields: dict[str, Any]) -> None:
-        """Send one message that isn't a request; raises WireError for fields that the engine must not see.
+        """Send one message that isn't a request; raises RequestRejected for fields that the engine must not see.
 
         Raises EngineUnavailable when it is gone.
         """
         self.check_open()
-        self._send_frame(self._codec.encode(kind, {"http_worker_ipc": self.endpoint, **fields}))
+        try:
+            frame = self._codec.encode(kind, {"http_worker_ipc": self.endpoint, **fields})
+        except WireError as exc:
+            raise RequestRejected(str(exc)) from exc
+        self._send_frame(frame)
 
     def _send_frame(self, frame: bytes) -> None:
         if self._socket is None:
