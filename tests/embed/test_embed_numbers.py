@@ -136,7 +136,7 @@ def test_tensors_go_to_the_engine_s_side(runtime_dir: Path) -> None:
             return array("f", [3.0, 4.0]).tobytes()
 
     async def scenario(engine: ShardEngine) -> None:
-        await engine.async_encode(["ab"], embed_override_token_id=97, embed_overrides=[[Vector()]])
+        await engine.async_encode(["ab"], embed_override_token_id=97, embed_overrides=[[Vector()]], rid="mine")
         result = await engine.async_score(
             [1], [[2]], [3], embed_override_token_id=1, query_embed_overrides=[[1.0, 2.0]], item_embed_overrides=[None]
         )
@@ -146,7 +146,8 @@ def test_tensors_go_to_the_engine_s_side(runtime_dir: Path) -> None:
 
     simulated = attached(runtime_dir, scenario, model=EMBEDDING)
     (_, encode), (_, score) = simulated.engine_side.asked
-    assert encode["given"] == {"text": ["ab"], "embed_override_token_id": 97, "embed_overrides": [[{"tensor": 0}]]}
+    given = {"text": ["ab"], "rid": ["mine_0"], "embed_override_token_id": 97, "embed_overrides": [[{"tensor": 0}]]}
+    assert encode["given"] == given
     assert (encode["tensors"], encode["blob"]) == (
         [{"dtype": "float32", "shape": [2], "bytes": 8}],
         struct.pack("<2f", 3.0, 4.0),

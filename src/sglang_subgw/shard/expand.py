@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import RequestRejected
 from ..wire.values import is_bool, is_hidden, is_int, is_str
-from .plan import Columns, Plan, id_shape, text_shape, wrong
+from .plan import Columns, Plan, id_shape, is_object, text_shape, wrong
 from .request import GenerateRequest
 from .sampling import sample_count
 
@@ -46,7 +46,7 @@ def expand(request: GenerateRequest) -> Plan[Prompt]:
     values = {
         "text": split("text", is_str, "a string"),
         "input_ids": columns.input_ids(),
-        "sampling_params": split("sampling_params", _is_dict, "an object", {}),
+        "sampling_params": split("sampling_params", is_object, "an object", {}),
         "rid": rids,
         "return_logprob": split("return_logprob", is_bool, "a boolean", False, lists=False),
         "logprob_start_len": split("logprob_start_len", is_int, "an integer", -1, lists=False),
@@ -112,7 +112,3 @@ def _rooms(values: list[int | None], given: Any) -> list[int | None]:
     if isinstance(given, list):
         return values
     return [None if room is None else room + i for i, room in enumerate(values)]
-
-
-def _is_dict(value: Any) -> bool:
-    return isinstance(value, dict)

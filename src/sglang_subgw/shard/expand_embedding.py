@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ..errors import RequestRejected
 from ..wire.values import is_str
-from .plan import Columns, Plan, id_shape, text_shape, wrong
+from .plan import Columns, Plan, id_shape, is_object, text_shape, wrong
 from .request import EmbeddingRequest
 
 type Text = str | list[str]
@@ -42,7 +42,7 @@ def expand_embedding(request: EmbeddingRequest) -> Plan[EmbeddingPrompt]:
     values = {
         "text": _texts(request, count),
         "input_ids": columns.input_ids(),
-        "sampling_params": columns.split("sampling_params", _is_dict, "an object", {}),
+        "sampling_params": columns.split("sampling_params", is_object, "an object", {}),
         "rid": rids,
         "lora_path": [name or None for name in columns.split("lora_path", is_str, "a string")],
         "multi_item_delimiter_indices": columns.int_lists("multi_item_delimiter_indices"),
@@ -69,7 +69,3 @@ def _texts(request: EmbeddingRequest, count: int) -> list[Text | None]:
 
 def _is_pair(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(map(is_str, value))
-
-
-def _is_dict(value: Any) -> bool:
-    return isinstance(value, dict)

@@ -153,6 +153,11 @@ def text_shape(text: Any) -> tuple[bool, int]:
     return True, len(text)
 
 
+def is_object(value: Any) -> bool:
+    """Any dict: what is in it is checked where it is read."""
+    return isinstance(value, dict)
+
+
 def wrong(name: str, kind: str, value: Any) -> RequestRejected:
     """The error for a value of the wrong kind."""
     text = ascii(value)

@@ -81,6 +81,9 @@ class EmbeddingCalls(EngineCalls):
     async def embed_there(self, fields: dict[str, Any]) -> Outputs:
         """The same by SGLang's own worker in the engine's process, for fields of SGLang's EmbeddingReqInput."""
         given = {name: value for name, value in fields.items() if value is not None}
+        if isinstance(rid := given.get("rid"), str) and isinstance(texts := given.get("text"), list):
+            # SGLang's own worker wants one for each.
+            given["rid"] = [f"{rid}_{i}" for i in range(len(texts))]
         carrier = Carrier()
         if "embed_overrides" in given:
             given["embed_overrides"] = carrier.put("embed_overrides", given["embed_overrides"])
