@@ -10,7 +10,7 @@ from ..errors import RequestRejected
 from .checks_embedding import check_embedding_request
 from .embedding_sample import EmbeddingSample
 from .expand_embedding import EmbeddingPrompt, expand_embedding
-from .family import Family
+from .family import Family, Identity
 from .limits import check_positions, fit
 from .meta import AnswerFacts
 from .plan import Plan
@@ -52,21 +52,8 @@ class Embedding(Family[EmbeddingRequest, EmbeddingPrompt]):
             item.fields["routed_dp_rank"] = 0
         return item
 
-    def sample(
-        self,
-        request: EmbeddingRequest,
-        item: Ready[EmbeddingPrompt],
-        rid: str,
-        public_id: str,
-        index: int,
-        *,
-        created_at: float | None,
-        warm_up: bool,
-        lora_id: str | None,
-    ) -> EmbeddingSample:
-        return EmbeddingSample(
-            rid, public_id, index, self.facts, created_at=created_at, warm_up=warm_up, lora_id=lora_id
-        )
+    def sample(self, request: EmbeddingRequest, item: Ready[EmbeddingPrompt], identity: Identity) -> EmbeddingSample:
+        return EmbeddingSample(**identity, facts=self.facts)
 
     def _ready(
         self, request: EmbeddingRequest, prompt: EmbeddingPrompt, ids: list[int], types: list[int] | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, TypedDict
 
 from ..contract import EngineContract
 from .meta import AnswerFacts
@@ -11,6 +11,17 @@ from .plan import AnyPrompt, Plan
 from .ready import Ready
 from .sample import Sample
 from .tokenizer import ShardTokenizer
+
+
+class Identity(TypedDict):
+    """Which copy of which prompt a sample is: Sample's own parameters, as it names them."""
+
+    rid: str
+    public_id: str
+    index: int
+    created_at: float | None
+    warm_up: bool
+    lora_id: str | None
 
 
 class Family[R, P: AnyPrompt](ABC):
@@ -42,16 +53,5 @@ class Family[R, P: AnyPrompt](ABC):
         """The least that an engine can be asked for."""
 
     @abstractmethod
-    def sample(
-        self,
-        request: R,
-        item: Ready[P],
-        rid: str,
-        public_id: str,
-        index: int,
-        *,
-        created_at: float | None,
-        warm_up: bool,
-        lora_id: str | None,
-    ) -> Sample:
+    def sample(self, request: R, item: Ready[P], identity: Identity) -> Sample:
         """What collects the answer to one copy of a prompt."""

@@ -7,7 +7,7 @@ from ..errors import RequestRejected
 from .build import BATCH_KIND, KIND, Builder
 from .checks import check_prompt, check_request
 from .expand import Prompt, expand
-from .family import Family
+from .family import Family, Identity
 from .logprobs import Logprobs
 from .meta import AnswerFacts
 from .plan import Plan
@@ -51,19 +51,8 @@ class Generation(Family[GenerateRequest, Prompt]):
         sampling = normalize({"max_new_tokens": 1, "temperature": 0.0}, self.contract, self.tokenizer)
         return self._builder.build(request, prompt, check_prompt(prompt, [0], sampling, self.contract), sampling)
 
-    def sample(
-        self,
-        request: GenerateRequest,
-        item: Ready[Prompt],
-        rid: str,
-        public_id: str,
-        index: int,
-        *,
-        created_at: float | None,
-        warm_up: bool,
-        lora_id: str | None,
-    ) -> Sample:
-        prompt = item.prompt
+    def sample(self, request: GenerateRequest, item: Ready[Prompt], identity: Identity) -> Sample:
+        prompt, warm_up = item.prompt, identity["warm_up"]
         logprobs = None
         if prompt.return_logprob and not warm_up:
             in_text = request.return_text_in_logprobs and self.tokenizer.loaded
@@ -73,16 +62,11 @@ class Generation(Family[GenerateRequest, Prompt]):
                 texts=self.tokenizer.token_texts if in_text else None,
             )
         return Sample(
-            rid,
-            public_id,
-            index,
-            self.facts,
+            **identity,
+            facts=self.facts,
             stream=request.stream and not warm_up,
             logprobs=logprobs,
             prompt_token_ids=item.ids.tolist() if request.return_prompt_token_ids else None,
-            created_at=created_at,
-            warm_up=warm_up,
-            lora_id=lora_id,
         )
 
     async def _tokenize(self, request: GenerateRequest, prompts: list[Prompt]) -> list[list[int]]:

@@ -12,7 +12,7 @@ from ..wire.message import Struct
 from .adapters import Adapters
 from .call import Call
 from .embedding import Embedding
-from .family import Family
+from .family import Family, Identity
 from .generation import Generation
 from .meta import AnswerFacts
 from .plan import Plan
@@ -114,16 +114,15 @@ class Outbound:
         if item.prompt.lora_path is not None:
             # Looked up only now, and in use from now on: until here it may have been unloaded.
             lora_id = self._adapters.find(item.prompt.lora_path).lora_id
-        return family.sample(
-            request,
-            item,
-            rid,
-            rid if public_id is None else public_id,
-            index,
-            created_at=created_at,
-            warm_up=warm_up,
-            lora_id=lora_id,
-        )
+        identity: Identity = {
+            "rid": rid,
+            "public_id": rid if public_id is None else public_id,
+            "index": index,
+            "created_at": created_at,
+            "warm_up": warm_up,
+            "lora_id": lora_id,
+        }
+        return family.sample(request, item, identity)
 
     def _transmit(self, family: Family[Any, Any], pairs: list[tuple[Sample, Ready[Any]]]) -> None:
         """Everything is encoded before anything is sent: a request goes out whole or not at all."""
