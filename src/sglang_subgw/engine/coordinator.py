@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import os
 import socket
 import threading
 from collections import deque
@@ -19,7 +18,7 @@ from typing import Any
 
 from ..errors import RequestRejected, SubgwError
 from ..shard import coordination_frames as frames
-from ..storage import writing
+from . import private_socket
 
 log = logging.getLogger("sglang_subgw.engine")
 
@@ -55,18 +54,7 @@ class Coordinator:
 
     def start(self) -> None:
         """Listen, for this user only; raises StorageError when the socket can't be made."""
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            with writing("The coordinator's socket", self._path.parent):
-                self._path.unlink(missing_ok=True)
-                listener.bind(str(self._path))
-                # Nobody can connect before it listens.
-                os.chmod(self._path, 0o600)
-                listener.listen(1024)
-        except BaseException:
-            listener.close()
-            raise
-        self._listener = listener
+        self._listener = private_socket.listen(self._path, "The coordinator's socket")
         # Not the process's default, which SGLang makes uvloop's: its servers can't close their clients.
         self._loop = asyncio.SelectorEventLoop()
         self._thread.start()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from ..shard import tokenize_frames as frames
 from ..shard.tokenize_local import Text
-from ..storage import writing
+from . import private_socket
 
 log = logging.getLogger("sglang_subgw")
 
@@ -61,18 +60,7 @@ class TokenizationService:
 
     def start(self) -> None:
         """Listen, for this user only; raises StorageError when the socket can't be made."""
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            with writing("The tokenizer's socket", self._path.parent):
-                self._path.unlink(missing_ok=True)
-                listener.bind(str(self._path))
-                # Nobody can connect before it listens.
-                os.chmod(self._path, 0o600)
-                listener.listen(1024)
-        except BaseException:
-            listener.close()
-            raise
-        self._listener = listener
+        self._listener = private_socket.listen(self._path, "The tokenizer's socket")
         self._thread.start()
 
     def close(self) -> None:

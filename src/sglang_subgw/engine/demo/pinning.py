@@ -1,4 +1,4 @@
-"""Pinned memory where there is no accelerator to copy it to: torch refuses it, and SGLang's LoRA asks for nothing else."""
+"""Pinned memory on a machine that has nothing to copy it to: torch refuses it, SGLang's LoRA asks for nothing else."""
 
 from __future__ import annotations
 
