@@ -33,14 +33,15 @@ def engine_of(request: Request) -> Any:
 @app.post("/ask")
 async def ask(question: Question, request: Request) -> dict[str, str]:
     """The whole answer."""
-    out = await engine_of(request).async_generate(question.text, {"max_new_tokens": question.max_new_tokens})
+    sampling_params = {"temperature": 0, "max_new_tokens": question.max_new_tokens}
+    out = await engine_of(request).async_generate(question.text, sampling_params)
     return {"answer": out["text"]}
 
 
 @app.post("/ask/stream")
 async def ask_stream(question: Question, request: Request) -> StreamingResponse:
     """The answer so far, a line each time that there is more of it."""
-    sampling_params = {"max_new_tokens": question.max_new_tokens}
+    sampling_params = {"temperature": 0, "max_new_tokens": question.max_new_tokens}
     outs = await engine_of(request).async_generate(question.text, sampling_params, stream=True)
 
     async def lines() -> AsyncIterator[str]:

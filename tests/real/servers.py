@@ -33,14 +33,14 @@ class Server:
         self.port = port
         self.log = log
 
-    def wait_ready(self) -> None:
-        """Until /health answers 200; raises with the log's end when the process ends or time is up."""
+    def wait_ready(self, path: str) -> None:
+        """Until `path` answers 200; raises with the log's end when the process ends or time is up."""
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 break
             with contextlib.suppress(OSError), Connection(self.port) as connection:
-                if connection.get("/health")[0] == 200:
+                if connection.get(path)[0] == 200:
                     return
             time.sleep(0.05)
         raise AssertionError(f"the server did not come up:\n{self.log.read_text()[-4000:]}")
@@ -83,7 +83,7 @@ class Connection:
 
 
 @contextlib.contextmanager
-def running(command: list[str], port: int, log: Path) -> Iterator[Server]:
+def running(command: list[str], port: int, log: Path, *, health: str = "/health") -> Iterator[Server]:
     """Start, wait until it is ready, and end with SIGTERM whatever happened."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     environment |= {"SGLANG_SUBGW_CPU": "1", "OMP_NUM_THREADS": "1", "SGLANG_UVICORN_WORKER_HEALTHCHECK_TIMEOUT": "120"}
@@ -93,7 +93,7 @@ def running(command: list[str], port: int, log: Path) -> Iterator[Server]:
         )
     server = Server(process, port, log)
     try:
-        server.wait_ready()
+        server.wait_ready(health)
         yield server
     finally:
         process.send_signal(signal.SIGTERM)
