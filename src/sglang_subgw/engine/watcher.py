@@ -91,9 +91,9 @@ class Watcher:
     def _watch(self) -> None:
         woken = self._pipe[0]
         names: dict[Any, str] = {process.sentinel: name for name, process in self._processes.processes.items()}
-        while not (self._stopping or self._reason):
+        while not self._done():
             ended = multiprocessing.connection.wait([*names, woken], _LOOK_SECONDS)
-            if self._stopping:
+            if self._done():
                 return
             if name := next((names[item] for item in ended if item in names), ""):
                 self._report(self._exit_reason(name))
@@ -102,6 +102,9 @@ class Watcher:
             elif not self._router_thread_lives():
                 # Its tasks never end when its loop does.
                 self._report("SGLang's router ended: its thread is gone, and its event loop with it")
+
+    def _done(self) -> bool:
+        return self._stopping or bool(self._reason)
 
     def _crash_reason(self, names: dict[Any, str]) -> str:
         """Of a process that said so once it had logged why; it ends later, or never."""
