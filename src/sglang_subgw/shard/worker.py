@@ -161,6 +161,9 @@ class TokenizerWorker:
         heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._listeners.add(heard)
         try:
+            if self.coordination.state.get("released"):
+                await self.control.ask("GetInternalStateReq", {}, "GetInternalStateReqOutput", timeout)
+                return True
             self._outbound.check_health()
             async with asyncio.timeout(timeout):
                 await heard
@@ -288,7 +291,8 @@ class TokenizerWorker:
         self.gate.set(paused=bool(fields.get("is_pause")))
 
     def _on_state(self, state: dict[str, Any]) -> None:
-        self.gate.set(paused=state.get("paused"), held=state.get("held"))
+        # Without its memory an engine would end at a request's first step.
+        self.gate.set(paused=state.get("paused"), held=bool(state.get("held") or state.get("released")))
         self.adapters.replace(state.get("adapters") or ())
         self.weights = state.get("weights") or {}
         self._outbound.set_weight_version(self.weights.get("version"))

@@ -14,6 +14,11 @@ _SECTION: Final = "weights"
 class AloneCalls(EngineCalls):
     """What changes of weights and of memory have in common."""
 
+    @property
+    def released(self) -> set[str]:
+        """The kinds of memory that the engine has given back: nothing can run, or be loaded, without them."""
+        return set(self.coordination.state.get("released") or ())
+
     @asynccontextmanager
     async def alone(self, *, hold: bool = True) -> AsyncIterator[None]:
         """Be the only worker that does this; with `hold`, wait for what runs, and let what comes later wait.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+from typing import Final
 
 from ...errors import RequestRejected
 from ..worker import TokenizerWorker
 from .alone import AloneCalls
 from .answers import FlushCacheReqOutput
+
+_MEMORY: Final = ("kv_cache", "weights", "cuda_graph")
 
 
 class MemoryCalls(AloneCalls):
@@ -31,25 +34,38 @@ class MemoryCalls(AloneCalls):
         return self._blocking(self.async_flush_cache(timeout_s))
 
     async def async_release_memory_occupation(self, tags: list[str] | None = None) -> None:
-        """Give the accelerator's memory back, or that of `tags` ("weights", "kv_cache"); the engine must be idle."""
+        """Give the accelerator's memory back, or that of `tags` (kv_cache, weights, cuda_graph).
+
+        It waits for what runs; what comes later waits until all is resumed. Raises RequestRejected for what is released
+        already, and while requests are paused in place.
+        """
         self._check_device()
-        fields = {"tags": tags}
+        wanted = _tags(tags)
         async with self.alone():
-            # A scheduler that has requests ends at this.
-            if running := sum(await self.coordination.tell("active")):
+            if twice := wanted & self.released:
+                raise RequestRejected(f"It is released already: {', '.join(sorted(twice))}.", param="tags")
+            running = sum(await self.coordination.tell("active"))
+            # A scheduler ends at this with requests that it has not put back in its queue.
+            if running and not self.coordination.state.get("retracted"):
                 raise RequestRejected(f"{running} requests are paused in the engine: continue or abort them first.")
+            fields = {"tags": tags}
             await self.control.ask("ReleaseMemoryOccupationReqInput", fields, "ReleaseMemoryOccupationReqOutput", None)
+            await self._set_released(self.released | wanted)
 
     def release_memory_occupation(self, tags: list[str] | None = None) -> None:
         """`async_release_memory_occupation` for other threads than the loop's."""
         self._blocking(self.async_release_memory_occupation(tags))
 
     async def async_resume_memory_occupation(self, tags: list[str] | None = None) -> None:
-        """Take it again."""
+        """Take it again; raises RequestRejected for what is not released."""
         self._check_device()
-        await self.control.ask(
-            "ResumeMemoryOccupationReqInput", {"tags": tags}, "ResumeMemoryOccupationReqOutput", None
-        )
+        wanted = _tags(tags)
+        async with self.alone(hold=False):
+            if there := wanted - self.released:
+                raise RequestRejected(f"It is not released: {', '.join(sorted(there))}.", param="tags")
+            fields = {"tags": tags}
+            await self.control.ask("ResumeMemoryOccupationReqInput", fields, "ResumeMemoryOccupationReqOutput", None)
+            await self._set_released(self.released - wanted)
 
     def resume_memory_occupation(self, tags: list[str] | None = None) -> None:
         """`async_resume_memory_occupation` for other threads than the loop's."""
@@ -66,7 +82,19 @@ class MemoryCalls(AloneCalls):
         """`async_freeze_gc` for other threads than the loop's."""
         self._blocking(self.async_freeze_gc())
 
+    async def _set_released(self, tags: set[str]) -> None:
+        await self.coordination.tell("apply", state={"released": sorted(tags)})
+
     def _check_device(self) -> None:
         if self.contract.server_args.get("device") == "cpu":
             # Its scheduler asks CUDA without looking, and ends.
             raise RequestRejected("An engine on the CPU has no accelerator's memory to release or resume.")
+
+
+def _tags(tags: list[str] | None) -> set[str]:
+    """The kinds of memory that are meant: all, if none is named."""
+    if tags is None or tags == []:
+        return set(_MEMORY)
+    if not isinstance(tags, list) or any(tag not in _MEMORY for tag in tags):
+        raise RequestRejected(f"tags must be a list of {', '.join(_MEMORY)}, not {tags!r}.", param="tags")
+    return set(tags)

@@ -28,7 +28,8 @@ class PauseCalls(EngineCalls):
         async with self.coordination.exclusive(_SECTION):
             # The router tells SGLang's own workers; shards answer for themselves that they have paused.
             self.worker.send("PauseGenerationReqInput", {"mode": mode})
-            await self.coordination.tell("apply", state={"paused": True})
+            retracted = mode == "retract" or bool(self.coordination.state.get("retracted"))
+            await self.coordination.tell("apply", state={"paused": True, "retracted": retracted})
             if mode == "abort":
                 await self._abort_until_idle()
 
@@ -37,10 +38,16 @@ class PauseCalls(EngineCalls):
         self._blocking(self.async_pause_generation(mode))
 
     async def async_continue_generation(self, torch_empty_cache: bool = True) -> None:
-        """Let every worker send again; one that never paused is no error."""
+        """Let every worker send again; one that never paused is no error.
+
+        Raises RequestRejected while requests were put back in the queue of an engine whose memory is released.
+        """
+        state = self.coordination.state
+        if state.get("released") and state.get("retracted"):
+            raise RequestRejected(f"First resume the memory that is released: {', '.join(state['released'])}.")
         async with self.coordination.exclusive(_SECTION):
             self.worker.send("ContinueGenerationReqInput", {"torch_empty_cache": torch_empty_cache})
-            await self.coordination.tell("apply", state={"paused": False})
+            await self.coordination.tell("apply", state={"paused": False, "retracted": False})
 
     def continue_generation(self, torch_empty_cache: bool = True) -> None:
         """`async_continue_generation` for other threads than the loop's."""

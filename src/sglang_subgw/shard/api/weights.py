@@ -230,6 +230,8 @@ class WeightCalls(AloneCalls, TensorCalls):
         if fields.get("abort_all_requests"):
             self.worker.abort_all()
         async with self.alone():
+            if "weights" in self.released:
+                raise RequestRejected("The memory of the weights is released: resume it before they change.")
             return await self.control.ask(kind, fields, answer_kind, None)
 
     async def _changed(self, version: str | None, **facts: Any) -> str:
