@@ -24,9 +24,10 @@ def simulated_contract(
     codec: str,
     model: dict[str, Any],
     features: dict[str, Any],
+    server_args: Mapping[str, Any] | None = None,
     kv_events: Mapping[str, Any] | None = None,
 ) -> EngineContract:
-    """Facts of a simulated engine whose files are in `runtime_dir`; `model` and `features` replace single facts."""
+    """Facts of a simulated engine whose files are in `runtime_dir`; the rest replaces or adds single facts."""
     tokenizer_file = runtime_dir / "tokenizer.json"
     tokenizer.save(tokenizer_file)
     engine_id = secrets.token_hex(6)
@@ -67,6 +68,7 @@ def simulated_contract(
             "tokenizer_worker_num": 2,
             "device": "simulated",
             "load_format": "auto",
+            **(server_args or {}),
         },
         scheduler_info={"status": "ready", "max_total_num_tokens": 1 << 16, "max_req_input_len": context_length - 6},
     )

@@ -52,6 +52,7 @@ class SimulatedEngine:
         keep_received: bool = True,
         model: dict[str, Any] | None = None,
         features: dict[str, Any] | None = None,
+        server_args: dict[str, Any] | None = None,
         kv_events: dict[str, Any] | None = None,
     ) -> None:
         self.tokenizer = ByteTokenizer()
@@ -61,6 +62,7 @@ class SimulatedEngine:
             codec=codec,
             model=model or {},
             features=features or {},
+            server_args=server_args,
             kv_events=kv_events,
         )
         self.engine: Any = None
