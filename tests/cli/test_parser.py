@@ -7,6 +7,7 @@ import pytest
 from sglang_subgw.__main__ import main
 from sglang_subgw.cli.parser import parse_attach, parse_serve
 from sglang_subgw.config import GatewayConfig, Mode
+from sglang_subgw.engine_routes import ENVIRONMENT
 from sglang_subgw.errors import ConfigError
 
 
@@ -69,3 +70,28 @@ def test_attach_takes_a_target_and_a_gateway_s_options_and_none_of_sglang_s():
 def test_an_unknown_command_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["frob"]) == 2
     assert "'frob' is not a command. The commands are serve, attach, doctor, bench." in capsys.readouterr().err
+
+
+def test_engine_routes_come_by_option_and_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENVIRONMENT, "/c:tm, /d=flush_cache")
+    for argv in ([], ["--engine-only"]):
+        config = parse_serve([*argv, "--engine-route", "/a", "--engine-route=/b:tm", "--admin-listen", "9000"]).config
+        assert config.engine_routes == ("/a", "/b:tm", "/c:tm", "/d=flush_cache")
+        assert config.admin_listen == "9000"
+    with pytest.raises(ConfigError, match="the path /d is taken"):
+        parse_serve(["--engine-route", "/d"])
+    monkeypatch.setenv(ENVIRONMENT, "/_submit")
+    with pytest.raises(ConfigError, match="'/_submit': _submit is private"):
+        parse_serve([])
+    monkeypatch.delenv(ENVIRONMENT)
+    with pytest.raises(ConfigError, match="admin_listen says nothing without engine_routes"):
+        parse_serve(["--admin-listen", "9000"])
+
+
+def test_attach_has_no_engine_to_route_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    for option in (["--engine-route", "/flush_cache"], ["--admin-listen", "9000"]):
+        with pytest.raises(ConfigError, match=f"{option[0]} says nothing to attach. The engine is in another process"):
+            parse_attach(["4711", *option])
+    monkeypatch.setenv(ENVIRONMENT, "/flush_cache")
+    with pytest.raises(ConfigError, match=f"{ENVIRONMENT} says nothing to attach. The engine is in another process"):
+        parse_attach(["4711"])
