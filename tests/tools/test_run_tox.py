@@ -80,8 +80,17 @@ def test_environments_that_are_missing_are_named(
     assert run_tox.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "py314    not run: No Python 3.14 was found." in lines
-    assert lines[-1] == "4 passed, 0 failed"
+    assert lines[-1] == f"{len(run_tox.ENVIRONMENTS) - 1} passed, 0 failed"
     assert run_tox.main(["py314"]) == 1
+
+
+def test_what_still_runs_at_the_end_of_the_whole_time_is_stopped(
+    run_tox: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_tox, "TOTAL_LIMIT_S", 1)
+    tox(tmp_path, f"[ $3 = docs ] && exec sleep 60; {writes(1, 0, 0, 0)}")
+    assert run_tox.main(["lint", "docs"]) == 1
+    assert "docs     0 passed, 1 failed, 0 skipped; stopped after its limit" in capsys.readouterr().out
 
 
 def builder(tmp_path: Path, body: str) -> None:
