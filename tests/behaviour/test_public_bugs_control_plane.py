@@ -105,7 +105,9 @@ def test_31084_31724_36487_30913_an_adapter_is_refused_by_its_name_until_every_s
 ):
     """The engine has LoRA on."""
     stack = make_stack(features={"enable_lora": True})
-    refused_everywhere(stack, [(path, body, 400, "never been loaded: poet") for path, body in ADAPTER_REQUESTS.values()])
+    refused_everywhere(
+        stack, [(path, body, 400, "never been loaded: poet") for path, body in ADAPTER_REQUESTS.values()]
+    )
     assert [request.lora_id for request in stack.engine.requests()] == [None] * len(stack.engine.requests())
     assert stack.generate("abc", 3)["text"] == "abc"
     stack.check()
