@@ -145,3 +145,22 @@ def test_an_unload_that_failed_can_be_tried_again(call: Caller):
     assert call("unload_lora_adapter", lora_name="poet")["success"]
     assert call("load_lora_adapter", lora_name="poet", lora_path="/adapters/poet")["success"]
     assert call("unload_lora_adapter", lora_name="poet")["success"]
+
+
+def test_a_change_that_its_caller_gives_up_is_known_to_all_all_the_same(call_async: Caller):
+    client = call_async.clients[0]
+    with call_async.control.hold("LoadLoRAAdapterReqInput"):
+        arguments = {"lora_name": "poet", "lora_path": "/adapters/poet"}
+        assert ask(client, "async_load_lora_adapter", arguments, within=0.05) == {"given up": 0.05}
+    assert call_async("unload_lora_adapter", lora_name="poet")["success"]
+    with call_async.control.hold("UpdateWeightFromDiskReqInput"):
+        arguments = {"model_path": "/models/new", "weight_version": "v2"}
+        assert ask(client, "async_update_weights_from_disk", arguments, within=0.05) == {"given up": 0.05}
+    # The next change is one after it.
+    assert call_async("begin_weight_update")[0]
+    assert call_async("end_weight_update")[0]
+    assert call_async("get_model_info")["weight_version"] == "v2"
+    with call_async.control.hold("ReleaseMemoryOccupationReqInput"):
+        assert ask(client, "async_release_memory_occupation", {}, within=0.05) == {"given up": 0.05}
+    assert call_async("resume_memory_occupation") is None
+    call_async.restore()

@@ -12,6 +12,7 @@ from .adapters import Adapter, Adapters
 from .api.answers import LoRAUpdateOutput
 from .control import Control
 from .coordination import Coordination
+from .finishing import Finishing
 
 FROM_TENSORS: Final = "__tensor__"
 """SGLang's path of an adapter that no file holds."""
@@ -23,11 +24,17 @@ class Lora:
     """One worker's way to change the adapters of all."""
 
     def __init__(
-        self, coordination: Coordination, control: Control, adapters: Adapters, features: FeatureFacts
+        self,
+        coordination: Coordination,
+        control: Control,
+        adapters: Adapters,
+        finishing: Finishing,
+        features: FeatureFacts,
     ) -> None:
         self._coordination = coordination
         self._control = control
         self._adapters = adapters
+        self._finishing = finishing
         self._features = features
         coordination.handlers["adapters used"] = lambda body: self._adapters.last_used
 
@@ -77,14 +84,15 @@ class Lora:
     async def _load(self, kind: str, name: str, path: str, pinned: bool, fields: dict[str, Any]) -> LoRAUpdateOutput:
         if (refusal := self._refusal()) is not None:
             return refusal
-        async with self._coordination.exclusive(_SECTION):
+
+        async def load() -> LoRAUpdateOutput:
             if name in self._pending:
                 return _failed(
                     f"LoRA adapter '{name}' has an incomplete unload. Retry the unload before loading it again."
                 )
             adapter = Adapter(lora_id=secrets.token_hex(16), lora_name=name, lora_path=path, pinned=pinned)
-            fields = {**fields, "lora_name": name, "pinned": pinned, "lora_id": adapter.lora_id}
-            answers = await self._control.ask(kind, fields, _ANSWER, None)
+            message = {**fields, "lora_name": name, "pinned": pinned, "lora_id": adapter.lora_id}
+            answers = await self._control.ask(kind, message, _ANSWER, None)
             answer = _merged(answers)
             if answer.success:
                 known = {**(self._coordination.state.get("known_adapters") or {}), name: adapter.to_plain()}
@@ -96,6 +104,8 @@ class Lora:
                 pending = {**self._pending, name: adapter.lora_id}
                 await self._coordination.tell("apply", state={"pending_unloads": pending})
             return await self._make_room(answer)
+
+        return await self._finishing.within(self._coordination.exclusive(_SECTION), load)
 
     async def _make_room(self, answer: LoRAUpdateOutput) -> LoRAUpdateOutput:
         limit = self._features.max_loaded_loras

@@ -17,6 +17,7 @@ from .adapters import Adapters
 from .call import Call
 from .control import Control
 from .coordination import Coordination
+from .finishing import Finishing
 from .gate import Gate
 from .lora import Lora
 from .outbound import Outbound
@@ -48,8 +49,9 @@ class TokenizerWorker:
         self.coordination.handlers["idle"] = self._until_idle
         self.coordination.handlers["unused"] = self._until_unused
         self.gate = Gate()
+        self.finishing = Finishing()
         self.adapters = Adapters()
-        self.lora = Lora(self.coordination, self.control, self.adapters, contract.features)
+        self.lora = Lora(self.coordination, self.control, self.adapters, self.finishing, contract.features)
         self.weights: dict[str, Any] = {}
         """The weights that the engine has now: `version`, `model_path`, `load_format`."""
         self.endings: set[Callable[[str], None]] = set()
@@ -197,6 +199,7 @@ class TokenizerWorker:
         self.gate.give_up()
         self._tell_ending(self._failure.message)
         await self.coordination.close()
+        await self.finishing.ended()
         if self._socket is not None:
             self._socket.close()
             self._socket = None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 from .base import EngineCalls
 
@@ -19,8 +19,12 @@ class AloneCalls(EngineCalls):
         """The kinds of memory that the engine has given back: nothing can run, or be loaded, without them."""
         return set(self.coordination.state.get("released") or ())
 
+    async def change_alone[T](self, change: Callable[[], Coroutine[Any, Any, T]], *, hold: bool = True) -> T:
+        """The result of a change made alone, to its end; its caller may give up while it waits for that."""
+        return await self.worker.finishing.within(self._alone(hold=hold), change)
+
     @asynccontextmanager
-    async def alone(self, *, hold: bool = True) -> AsyncIterator[None]:
+    async def _alone(self, *, hold: bool) -> AsyncIterator[None]:
         """Be the only worker that does this; with `hold`, wait for what runs, and let what comes later wait.
 
         A paused engine, where nothing ends by itself, is not waited for: that is SGLang's rule.

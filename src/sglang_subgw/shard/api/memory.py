@@ -41,7 +41,8 @@ class MemoryCalls(AloneCalls):
         """
         self._check_device()
         wanted = _tags(tags)
-        async with self.alone():
+
+        async def release() -> None:
             if twice := wanted & self.released:
                 raise RequestRejected(f"It is released already: {', '.join(sorted(twice))}.", param="tags")
             running = sum(await self.coordination.tell("active"))
@@ -52,6 +53,8 @@ class MemoryCalls(AloneCalls):
             await self.control.ask("ReleaseMemoryOccupationReqInput", fields, "ReleaseMemoryOccupationReqOutput", None)
             await self._set_released(self.released | wanted)
 
+        await self.change_alone(release)
+
     def release_memory_occupation(self, tags: list[str] | None = None) -> None:
         """`async_release_memory_occupation` for other threads than the loop's."""
         self._blocking(self.async_release_memory_occupation(tags))
@@ -60,12 +63,15 @@ class MemoryCalls(AloneCalls):
         """Take it again; raises RequestRejected for what is not released."""
         self._check_device()
         wanted = _tags(tags)
-        async with self.alone(hold=False):
+
+        async def resume() -> None:
             if there := wanted - self.released:
                 raise RequestRejected(f"It is not released: {', '.join(sorted(there))}.", param="tags")
             fields = {"tags": tags}
             await self.control.ask("ResumeMemoryOccupationReqInput", fields, "ResumeMemoryOccupationReqOutput", None)
             await self._set_released(self.released - wanted)
+
+        await self.change_alone(resume, hold=False)
 
     def resume_memory_occupation(self, tags: list[str] | None = None) -> None:
         """`async_resume_memory_occupation` for other threads than the loop's."""

@@ -35,16 +35,9 @@ class WeightCalls(AloneCalls, TensorCalls):
         if load_format is None:
             load_format = self.worker.weights.get("load_format", self.contract.server_args.get("load_format"))
         fields = {"model_path": model_path, "load_format": load_format, **options}
-        answers = await self._update("UpdateWeightFromDiskReqInput", fields, "UpdateWeightFromDiskReqOutput")
-        success, message = merged(answers)
-        if success:
-            # SGLang calls the model by its new path, whatever name it had.
-            message += await self._changed(
-                options.get("weight_version"),
-                model_path=model_path,
-                load_format=load_format,
-                served_model_name=model_path,
-            )
+        # SGLang calls the model by its new path, whatever name it had.
+        facts = {"model_path": model_path, "load_format": load_format, "served_model_name": model_path}
+        success, message, answers = await self._update("UpdateWeightFromDisk", fields, facts)
         paused = [int(answer.get("num_paused_requests") or 0) for answer in answers]
         return success, message, paused[0] if len(paused) == 1 else paused
 
@@ -129,9 +122,12 @@ class WeightCalls(AloneCalls, TensorCalls):
     async def async_update_weight_version(self, new_version: str, abort_all_requests: bool = True) -> None:
         """Name the weights that are loaded; every worker answers with the new name when this returns."""
         fields = {"new_version": new_version, "abort_all_requests": abort_all_requests}
-        async with self.alone(hold=False):
+
+        async def name() -> None:
             await self.control.ask("UpdateWeightVersionReqInput", fields, "UpdateWeightVersionReqOutput", None)
             await self._changed(new_version)
+
+        await self.change_alone(name, hold=False)
 
     def update_weight_version(self, new_version: str, abort_all_requests: bool = True) -> None:
         """`async_update_weight_version` for other threads than the loop's."""
@@ -139,9 +135,7 @@ class WeightCalls(AloneCalls, TensorCalls):
 
     async def async_begin_weight_update(self, selector: str = "all") -> Outcome:
         """Open an update of several parts for the "target" model, the "draft" or "all"."""
-        return merged(
-            await self._update("BeginWeightUpdateReqInput", {"selector": selector}, "BeginWeightUpdateReqOutput")
-        )
+        return await self._updated("BeginWeightUpdate", {"selector": selector})
 
     def begin_weight_update(self, selector: str = "all") -> Outcome:
         """`async_begin_weight_update` for other threads than the loop's."""
@@ -149,7 +143,7 @@ class WeightCalls(AloneCalls, TensorCalls):
 
     async def async_end_weight_update(self) -> Outcome:
         """Close it: the engine brings the new weights into the form that it runs."""
-        return merged(await self._update("EndWeightUpdateReqInput", {}, "EndWeightUpdateReqOutput"))
+        return await self._updated("EndWeightUpdate", {})
 
     def end_weight_update(self) -> Outcome:
         """`async_end_weight_update` for other threads than the loop's."""
@@ -221,18 +215,26 @@ class WeightCalls(AloneCalls, TensorCalls):
         return self._blocking(self.async_get_weights_by_name(name, truncate_size))
 
     async def _updated(self, name: str, fields: dict[str, Any]) -> Outcome:
-        success, message = merged(await self._update(f"{name}ReqInput", fields, f"{name}ReqOutput"))
-        if success:
-            message += await self._changed(fields.get("weight_version"))
+        success, message, _ = await self._update(name, fields, {})
         return success, message
 
-    async def _update(self, kind: str, fields: dict[str, Any], answer_kind: str) -> list[dict[str, Any]]:
+    async def _update(
+        self, name: str, fields: dict[str, Any], facts: dict[str, Any]
+    ) -> tuple[bool, str, list[dict[str, Any]]]:
+        """The outcome and the answers; `facts` are what every worker then knows of the weights, with their version."""
         if fields.get("abort_all_requests"):
             self.worker.abort_all()
-        async with self.alone():
+
+        async def update() -> tuple[bool, str, list[dict[str, Any]]]:
             if "weights" in self.released:
                 raise RequestRejected("The memory of the weights is released: resume it before they change.")
-            return await self.control.ask(kind, fields, answer_kind, None)
+            answers = await self.control.ask(f"{name}ReqInput", fields, f"{name}ReqOutput", None)
+            success, message = merged(answers)
+            if success:
+                message += await self._changed(fields.get("weight_version"), **facts)
+            return success, message, answers
+
+        return await self.change_alone(update)
 
     async def _changed(self, version: str | None, **facts: Any) -> str:
         """Tell every worker; what SGLang then adds to its message."""
