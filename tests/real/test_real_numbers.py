@@ -35,7 +35,6 @@ def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return found
 
 
-@pytest.mark.parametrize("mode", ["subinterp", "process"])
 def test_the_engine_answers_what_it_should(answers: dict[str, Any]) -> None:
     refused = ["refused" in answer for answer in answers["engine"]]
     assert refused == [number >= answers["answered"] for number in range(len(refused))], answers["engine"]
