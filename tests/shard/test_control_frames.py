@@ -9,8 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import msgspec
 import pytest
+
+pytest.importorskip("msgspec")
+
+import msgspec
 from shard_values import shard_of
 from stock_control import ENDPOINT, StockEngine, Wire
 

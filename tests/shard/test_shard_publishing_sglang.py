@@ -20,6 +20,10 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytest.importorskip("msgspec")
+
+import msgspec
+
 from sglang_subgw.engine.publishing import kv_event_facts, load_facts
 from sglang_subgw.engine.simulated import publishing as simulated
 from sglang_subgw.engine.simulated.kv_publisher import KvPublisher
@@ -31,7 +35,6 @@ from sglang_subgw.shard.kv_subscription import KvEventBatch, KvSubscription
 from sglang_subgw.shard.load_snapshots import LoadSnapshots
 from sglang_subgw.shard.routing import FAKE_HOST, _is_host
 
-msgspec = pytest.importorskip("msgspec")
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
 
 RANKS = 3
