@@ -72,12 +72,15 @@ class EngineCalls:
         finally:
             self._blocking(close())
 
-    def _check_thread(self, name: str) -> None:
+    def _is_here(self) -> bool:
+        """Whether this is the thread of the shard's loop, while it runs something."""
         try:
-            running = asyncio.get_running_loop()
+            return asyncio.get_running_loop() is self.worker.loop
         except RuntimeError:
-            return
-        if running is self.worker.loop:
+            return False
+
+    def _check_thread(self, name: str) -> None:
+        if self._is_here():
             raise RuntimeError(
                 f"{name.removeprefix('async_')} would block the event loop that must answer it: await {name} instead."
             )

@@ -144,8 +144,17 @@ class GenerationCalls(EngineCalls):
     def abort(self, rid: str = "", abort_all: bool = False) -> bool:
         """Abort by the client's rid or the internal one, on whichever shard; `abort_all` ends all of every shard.
 
-        True if this shard had it; else the other shards are told. On the shard's loop only.
+        True if this shard had it; else the other shards are told. Works in any thread.
         """
+        if self._is_here():
+            return self._abort(rid, abort_all)
+
+        async def abort() -> bool:
+            return self._abort(rid, abort_all)
+
+        return self._blocking(abort())
+
+    def _abort(self, rid: str, abort_all: bool) -> bool:
         if abort_all:
             self.worker.abort_all()
             return True
