@@ -100,6 +100,32 @@ def test_a_killed_scheduler_is_noticed_at_once(served: dict[str, Any]) -> None:
     assert served["death_seconds"] < 5
 
 
+def test_two_workers_read_its_kv_events_and_loads(runtime_dir: Path) -> None:
+    result = _run("published", runtime_dir)
+    first, second = result["read"]
+    assert first == second
+    assert result["connections"] == 1, "subscribed to once, by the engine's side"
+    stored = [event for event in first if event["type"] == "BlockStored"]
+    tokens = [token for event in stored for token in event["token_ids"]]
+    assert tokens[:40] == list(range(100, 140))
+    assert set(result["output_ids"][:-1]) <= set(tokens[40:])
+    for event in stored:
+        assert len(event["block_hashes"]) * event["block_size"] == len(event["token_ids"])
+        assert event["block_size"] == result["kv_events"]["block_size"]
+        assert (event["dp_rank"], event["medium"], event["lora_id"]) == (0, "GPU", None)
+    assert first[-1] == {"dp_rank": 0, "number": first[-1]["number"], "type": "AllBlocksCleared"}
+    numbers = [event["number"] for event in result["past"]]
+    assert numbers[0] == 0
+    assert sorted(set(numbers)) == list(range(numbers[-1] + 1))
+    assert result["past"][-len(first) :] == first or len(result["past"]) < len(first)
+    [one], [other] = result["loads"]
+    assert one == other
+    assert one["max_total_num_tokens"] > 0
+    assert one["memory"]["token_capacity"] == one["max_total_num_tokens"]
+    assert result["core"]
+    assert result["threads"] == []
+
+
 def test_a_router_that_dies_of_a_message_is_noticed_and_takes_nobody_along(runtime_dir: Path) -> None:
     result = _run("router", runtime_dir)
     assert result["death"].startswith("SGLang's router ended: UnpicklingError")
@@ -139,7 +165,10 @@ def test_a_scheduler_that_fails_gives_its_reason(runtime_dir: Path, model_dir: P
     result = _run("fail", runtime_dir, "--model-path", str(broken))
     assert result["error"] == "EngineStartError"
     assert "safetensor" in result["message"].lower()
+    assert result["threads"] == []
 
 
 def test_an_interrupted_start_leaves_nothing(runtime_dir: Path) -> None:
-    assert _run("interrupt", runtime_dir)["interrupted"]
+    result = _run("interrupt", runtime_dir)
+    assert result["interrupted"]
+    assert result["threads"] == []

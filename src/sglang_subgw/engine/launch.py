@@ -55,6 +55,7 @@ def launch(
     sockets = _socket_dir(runtime_dir)
     children = Children(sockets, phase)
     engine: Any = None
+    routers: list[Any] = []
     try:
         with ExitStack() as stack:
             stack.enter_context(guarded(sockets))
@@ -67,15 +68,15 @@ def launch(
             server_args = _server_args(arguments, on_cpu, phase)
             engine_class = children.engine_class(run_scheduler)
             stack.enter_context(router_errors_reported())
-            stack.enter_context(forwarding_router())
+            routers = stack.enter_context(forwarding_router())
             # Not `engine_class(…)`: an engine whose __init__ fails must be within reach, to be undone.
             engine = object.__new__(engine_class)
             with cancellation.by(children.end):
                 _start(engine, server_args, children)
             phase("reading what shards must know")
-            return RunningEngine(engine, children, runtime_dir)
+            return RunningEngine(engine, children, routers, runtime_dir)
     except BaseException:
-        close_engine(engine, children, graceful=False)
+        close_engine(engine, children, routers, graceful=False)
         raise
 
 
@@ -85,9 +86,10 @@ class RunningEngine(OwnedEngine):
     Every method of the sglang.Engine works in any thread.
     """
 
-    def __init__(self, engine: Any, children: Children, runtime_dir: Path) -> None:
+    def __init__(self, engine: Any, children: Children, routers: list[Any], runtime_dir: Path) -> None:
         super().__init__(engine, children, runtime_dir, engine_id=secrets.token_hex(6))
         self._children = children
+        self._routers = routers
         self._lock = threading.Lock()
         self._closed = False
 
@@ -99,7 +101,9 @@ class RunningEngine(OwnedEngine):
             self._closed = True
             self.end_services()
             # A scheduler on the CPU has nothing to release, and takes seconds over it.
-            close_engine(self.engine, self._children, graceful=self.contract.server_args.get("device") != "cpu")
+            close_engine(
+                self.engine, self._children, self._routers, graceful=self.contract.server_args.get("device") != "cpu"
+            )
 
     def __enter__(self) -> RunningEngine:
         return self

@@ -99,14 +99,19 @@ class Forwarder:
 
 
 @contextmanager
-def forwarding_router() -> Iterator[None]:
-    """For an engine's start: its router forwards frames."""
+def forwarding_router() -> Iterator[list[Any]]:
+    """For an engine's start: its router forwards frames; it is in the list also if the engine fails afterwards."""
     from sglang.srt.entrypoints import engine
 
     stock = engine.MultiTokenizerRouter
+    started: list[Any] = []
 
     class ForwardingRouter(stock):  # type: ignore[misc, valid-type]
         """SGLang's router, which gets from its workers only what it must act on."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            started.append(self)
 
         async def router_worker_obj(self) -> None:
             source: Any = self.receive_from_worker  # type: ignore[has-type]
@@ -115,7 +120,7 @@ def forwarding_router() -> Iterator[None]:
 
     engine.MultiTokenizerRouter = ForwardingRouter
     try:
-        yield
+        yield started
     finally:
         engine.MultiTokenizerRouter = stock
 

@@ -7,7 +7,7 @@ import atexit
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any, Final
 
@@ -18,10 +18,11 @@ _GRACE_SECONDS: Final = 15.0
 """As long as SGLang itself gives its schedulers to release an accelerator."""
 
 
-def close_engine(engine: Any, children: Children, *, graceful: bool) -> None:
+def close_engine(engine: Any, children: Children, routers: Sequence[Any], *, graceful: bool) -> None:
     """End the engine's processes, then remove its sockets, threads, files and shared memory.
 
-    Engine.shutdown isn't used: it kills every child of this process, other engines and process shards included.
+    `routers` are those that it started: one that failed half-way doesn't know its own. Engine.shutdown isn't used: it
+    kills every child of this process, other engines and process shards included.
     """
     if engine is not None:
         atexit.unregister(engine.shutdown)
@@ -36,10 +37,9 @@ def close_engine(engine: Any, children: Children, *, graceful: bool) -> None:
     children.kill()
     if (result := getattr(engine, "_scheduler_init_result", None)) is not None:
         result.stop_grpc_server()
-    router = getattr(engine, "tokenizer_router", None) or (manager if hasattr(manager, "router_worker_obj") else None)
-    if router is not None:
+    for router in routers:
         _close_router(router)
-    if manager is not None and manager is not router:
+    if manager is not None and manager not in routers:
         _close_manager(engine, manager)
     _remove_shared_memory(children)
     shutil.rmtree(children.directory, ignore_errors=True)
