@@ -80,6 +80,8 @@ def test_every_method_that_a_cpu_engine_can_run(
     with shards_of(owner, mode) as (first, second):
         for form in ("async_generate", "generate"):
             assert ids(first, form) == ids(second, form) == ids(engine, "generate")
+        # By SGLang's own worker, as an image would be; this model takes none.
+        assert ids(second, image_data=[]) == ids(engine, "generate")
         for form in ("async_get_weights_by_name", "get_weights_by_name"):
             arguments = {"name": "model.norm.weight", "truncate_size": 5}
             assert call(first, form, **arguments) == call(engine, "get_weights_by_name", **arguments)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -70,26 +69,6 @@ class EngineCalls:
         return self._loop.run(self._engine.async_generate(**arguments)), b""
 
     async def _generate_stream(self, arguments: dict[str, Any]) -> AsyncIterator[Any]:
-        """From the tokenizer manager's loop to this one; left early, it is closed there, which aborts it."""
-        here = asyncio.get_running_loop()
-        items: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
-
-        def put(kind: str, value: Any = None) -> None:
-            here.call_soon_threadsafe(items.put_nowait, (kind, value))
-
-        async def pump() -> None:
-            try:
-                async for item in await self._engine.async_generate(**arguments):
-                    put("item", item)
-                put("end")
-            except Exception as exc:  # It belongs to whoever asked.
-                put("error", exc)
-
-        pumping = asyncio.ensure_future(self._loop.call(pump()))
-        try:
-            while (got := await items.get())[0] == "item":
-                yield got[1]
-            if got[0] == "error":
-                raise got[1]
-        finally:
-            pumping.cancel()
+        """Left early, it is closed where it comes from, which aborts it."""
+        async for item in self._loop.stream(await self._loop.call(self._engine.async_generate(**arguments))):
+            yield item
