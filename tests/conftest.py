@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from sglang_subgw.config import SHARD_MODES, Mode
 from sglang_subgw.engine.simulated import SimulatedEngine
 from support.leftovers import Snapshot, left_since
-from support.modes import skip_unavailable
+from support.modes import left_to_others, skip_unavailable
 from support.stack import Stack, generate_body, running_stack
 
 # Speed is the benchmarks' business, and other tests and machines are busy beside this one.
@@ -23,9 +23,13 @@ settings.register_profile("suite", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("suite")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Modes that this Python doesn't have are skipped."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Modes that this Python doesn't have are skipped, those that another environment tests left out."""
     skip_unavailable(items)
+    if others := [item for item in items if left_to_others(item)]:
+        config.hook.pytest_deselected(items=others)
+        theirs = set(others)
+        items[:] = [item for item in items if item not in theirs]
 
 
 @pytest.fixture(scope="session", autouse=True)

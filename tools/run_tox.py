@@ -33,6 +33,8 @@ class Environment:
     disk_gb: int = 1
     build: str = ""
     """The tool that provides its Python where the machine has none."""
+    modes: str = ""
+    """The shards' modes that it tests in a whole run, where another environment tests the rest; all if empty."""
 
 
 BUILD_LIMIT_S = 30 * 60
@@ -44,9 +46,9 @@ TOTAL_LIMIT_S = 87 * 60
 ENVIRONMENTS = (
     Environment("lint", "3.13", limit_s=3 * 60),
     Environment("docs", "3.13", limit_s=2 * 60),
-    Environment("py313", "3.13", limit_s=36 * 60),
+    Environment("py313", "3.13", limit_s=36 * 60, modes="subinterp,process"),
     Environment("py314", "3.14", limit_s=8 * 60),
-    Environment("py313t", "3.13t", limit_s=28 * 60, disk_gb=2, build="build_free_threaded.sh"),
+    Environment("py313t", "3.13t", limit_s=28 * 60, disk_gb=2, build="build_free_threaded.sh", modes="thread"),
     Environment("sglang", "3.13", limit_s=36 * 60, disk_gb=12),
 )
 
@@ -113,12 +115,14 @@ def missing(environment: Environment, python: str, why: str) -> str:
     return ""
 
 
-def run_tox(environment: Environment, python: str, pytest_args: list[str], limit_s: float) -> Outcome:
+def run_tox(environment: Environment, python: str, pytest_args: list[str], limit_s: float, modes: str) -> Outcome:
     """Run one environment to its end or its time limit."""
     results = RESULTS / f"{environment.name}.xml"
     results.unlink(missing_ok=True)
     tox = Path(sys.executable).parent / "tox"
     environ = dict(os.environ, SUBGW_RESULTS=str(RESULTS))
+    if modes:
+        environ["SUBGW_TEST_MODES"] = modes
     environ["PATH"] = os.pathsep.join([str(Path(python).parent), environ.get("PATH", os.defpath)])
     started = time.monotonic()
     process = subprocess.Popen(
@@ -197,6 +201,7 @@ def main(arguments: list[str]) -> int:
     started = time.monotonic()
     outcomes: dict[str, Outcome] = {}
     unavailable: dict[str, str] = {}
+    pythons: dict[str, str] = {}
     for environment in ENVIRONMENTS:
         if asked and environment.name not in asked:
             continue
@@ -206,10 +211,17 @@ def main(arguments: list[str]) -> int:
             python, why = build_python(environment.build)
         if reason := missing(environment, python, why):
             unavailable[environment.name] = reason
+        else:
+            pythons[environment.name] = python
+    # Each mode once: only if those that share them are all there.
+    share = not asked and all(environment.name in pythons for environment in ENVIRONMENTS if environment.modes)
+    for environment in ENVIRONMENTS:
+        if (python := pythons.get(environment.name, "")) == "":
             continue
         limit_s = max(0.0, min(environment.limit_s, TOTAL_LIMIT_S - (time.monotonic() - started)))
         say("", f"=== {environment.name} ({python}, at most {limit_s / 60:.0f} minutes)")
-        outcomes[environment.name] = run_tox(environment, python, pytest_args, limit_s)
+        modes = environment.modes if share else ""
+        outcomes[environment.name] = run_tox(environment, python, pytest_args, limit_s, modes)
     say("", "=== summary")
     for name, outcome in outcomes.items():
         counts = f"{outcome.passed} passed, {outcome.failed} failed, {outcome.skipped} skipped"

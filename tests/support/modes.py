@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterable
 from typing import Final
 
@@ -40,6 +41,16 @@ def skip_unavailable(items: Iterable[pytest.Item]) -> None:
             for one in value if isinstance(value, tuple) else (value,):
                 if reason := _why_skip(one):
                     item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def left_to_others(item: pytest.Item) -> bool:
+    """Whether the test is about a mode that another environment of the same run tests: SUBGW_TEST_MODES names ours."""
+    ours = os.environ.get("SUBGW_TEST_MODES", "")
+    callspec = getattr(item, "callspec", None)
+    if not ours or callspec is None:
+        return False
+    values = [one for value in callspec.params.values() for one in (value if isinstance(value, tuple) else (value,))]
+    return any(isinstance(one, Mode) and one not in ours.split(",") for one in values)
 
 
 def _why_skip(parameter: object) -> str:
