@@ -225,6 +225,8 @@ class Say(logging.Handler):
 logging.getLogger().addHandler(Say())
 logging.getLogger().setLevel("INFO")
 threading.Thread(target=run).start()
+# A main thread that has ended lets no other import what a gateway needs.
+threading.Event().wait()
 """
 
 
