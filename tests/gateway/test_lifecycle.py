@@ -127,14 +127,14 @@ def test_a_module_that_can_not_load_in_a_subinterpreter_is_named(engine):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_an_engine_that_does_not_answer_fails_the_start_with_that_reason(engine, mode):
-    engine.set_faults(silent_router=True)
+    engine.set_faults(router_silent=True)
     gateway = Gateway(engine, config(mode=mode, health_timeout_seconds=0.5))
     with pytest.raises(ShardStartError, match=r"did not answer the shard's first request within 0\.5 s"):
         gateway.start()
 
 
 def test_a_shard_that_starts_too_slowly_is_said_to(engine):
-    engine.set_faults(silent_router=True)
+    engine.set_faults(router_silent=True)
     gateway = Gateway(engine, config(mode=Mode.PROCESS, start_timeout_seconds=1.0))
     with pytest.raises(ShardStartError, match=r"not ready within 1 s"):
         gateway.start()

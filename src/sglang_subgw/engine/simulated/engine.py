@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -183,7 +184,8 @@ class SimulatedEngine:
     # Faults that happen once.
 
     def set_faults(self, **changes: Any) -> None:
-        """Change `faults`, and let the engine look at them now."""
+        """Change `faults`, and let the engine look at them now; raises TypeError for one that there is not."""
+        dataclasses.replace(self.faults, **changes)
 
         def change() -> None:
             for name, value in changes.items():
