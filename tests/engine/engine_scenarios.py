@@ -83,6 +83,8 @@ def published(runtime_dir: Path, arguments: list[str]) -> dict[str, Any]:
         out = asyncio.run(_read_along(engine, segment.name, ports[0]))
         out["segments"] = [engine.engine.port_args.instance_id]
         out["kv_events"] = engine.contract.server_args["kv_events"]
+    for seat in runtime_dir.glob("g*"):
+        seat.rmdir()
     return out
 
 
@@ -94,7 +96,7 @@ async def _read_along(engine: RunningEngine, segment: str, port: int) -> dict[st
         assert (await one.async_flush_cache()).success
         out["read"] = [await _until_cleared(events) for events in (first, second)]
         out["connections"] = _connections_to(port)
-        out["past"] = await _until_cleared(other.kv_events(since=0))
+        out["past"] = await _until_cleared(other.kv_events(since=0), out["read"][0][-1]["number"])
         out["output_ids"] = answer["output_ids"]
         for shard in (one, other):
             # The scheduler may write meanwhile: until both have read the same one.
@@ -107,12 +109,12 @@ async def _read_along(engine: RunningEngine, segment: str, port: int) -> dict[st
     return out
 
 
-async def _until_cleared(events: Any) -> list[dict[str, Any]]:
+async def _until_cleared(events: Any, number: int = 0) -> list[dict[str, Any]]:
     read: list[dict[str, Any]] = []
     async with asyncio.timeout(60):
         async for batch in events:
             read += [{"dp_rank": batch.dp_rank, "number": batch.number, **event} for event in batch.events]
-            if read and read[-1]["type"] == "AllBlocksCleared":
+            if read[-1]["type"] == "AllBlocksCleared" and batch.number >= number:
                 break
     return read
 
