@@ -170,6 +170,25 @@ def test_nothing_can_be_sent_after_the_end(tmp_path: Path) -> None:
         assert simulated.wait_idle()
 
 
+def test_an_end_that_is_cancelled_halfway_leaves_no_socket(tmp_path: Path) -> None:
+    # As a loop that is being closed does to a shard whose main task is already leaving.
+    async def run(simulated: SimulatedEngine) -> None:
+        shard = Shard(simulated)
+        await shard.worker.start()
+        change = asyncio.create_task(shard.worker.finishing.within(contextlib.nullcontext(), asyncio.Event().wait))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(shard.worker.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        change.cancel()
+
+    with SimulatedEngine(tmp_path, step_seconds=0.001) as simulated:
+        asyncio.run(run(simulated))
+        assert simulated.wait_idle()
+
+
 def test_many_at_once(tmp_path: Path, codec: str) -> None:
     async def scenario(shard: Shard) -> None:
         async def one(number: int) -> bool:

@@ -198,13 +198,16 @@ class TokenizerWorker:
         self.control.fail(self._failure)
         self.gate.give_up()
         self._tell_ending(self._failure.message)
-        await self.coordination.close()
-        await self.finishing.ended()
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-        self._rooms.close()
-        self.tokenizer.close()
+        try:
+            await self.coordination.close()
+            await self.finishing.ended()
+        finally:
+            # Also in a loop that is being closed, which cancels what it finds: a zmq context outlives its loop.
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+            self._rooms.close()
+            self.tokenizer.close()
 
     def check_open(self) -> None:
         """Raise EngineUnavailable unless requests can be sent."""
