@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from http_fakes import FakeEngine, client_of
+from http_fakes import FakeEngine, client_of, contract
 
+from sglang_subgw.engine.simulated.schema import field_lists
+from sglang_subgw.http.fields import Table
+from sglang_subgw.http.openai.protocol import CHAT, COMPLETION
+from sglang_subgw.http.openai.sampling import SamplingFields
 from sglang_subgw.shard.request import GenerateRequest
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -43,6 +48,20 @@ def test_defaults() -> None:
     assert (chat()["temperature"], chat()["max_new_tokens"]) == (0.6, None)
     assert (completion()["temperature"], completion()["max_new_tokens"]) == (1.0, 16)
     assert (chat()["top_k"], chat()["spaces_between_special_tokens"]) == (-1, True)
+
+
+@pytest.mark.parametrize("table", [CHAT, COMPLETION])
+def test_what_an_engine_does_anyway_is_not_sent_unless_it_prefers_something_else(table: Table) -> None:
+    facts = contract()
+    facts = replace(facts, wire=replace(facts.wire, schema=field_lists()))
+    prompt = {"messages": [{"role": "user", "content": "a"}]} if table is CHAT else {"prompt": "a"}
+    values = table.read(prompt)
+    values |= {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.5, "repetition_penalty": 1.0}
+    assert SamplingFields(facts).params(values, 3) == {"min_p": 0.5, "max_new_tokens": 3}
+    preferring = replace(facts, model=replace(facts.model, preferred_sampling_params={"top_p": 0.5}))
+    said = SamplingFields(preferring).params(values, 3)
+    assert (said["top_p"], said["top_k"], said["ignore_eos"], said["n"], said["regex"]) == (1.0, -1, False, 1, None)
+    assert said.keys() == SamplingFields(contract()).params(values, 3).keys()
 
 
 def test_names() -> None:

@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from ..errors import RequestRejected
-from ..wire.values import is_bool, is_hidden, is_int, is_str
+from ..wire.values import Check, is_bool, is_hidden, is_int, is_str
 from .plan import Columns, Plan, id_shape, is_object, text_shape, wrong
 from .request import GenerateRequest
 from .sampling import sample_count
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Prompt:
     """One prompt of a request, with the fields that can differ from prompt to prompt."""
 
-    text: str | None
-    input_ids: list[int] | None
-    sampling_params: dict[str, Any]
-    rid: str | None
-    return_logprob: bool
-    logprob_start_len: int
-    top_logprobs_num: int
-    token_ids_logprob: list[int] | None
-    return_hidden_states: bool | str
-    lora_path: str | None
-    custom_logit_processor: str | None
-    bootstrap_host: str | None
-    bootstrap_port: int | None
-    bootstrap_room: int | None
-    extra_key: str | None
-    cache_salt: str | None
-    multi_item_delimiter_indices: list[int] | None
-    token_indices_to_pool: list[int] | None
+    text: str | None = None
+    input_ids: list[int] | None = None
+    sampling_params: dict[str, Any] = field(default_factory=dict)
+    rid: str | None = None
+    return_logprob: bool = False
+    logprob_start_len: int = -1
+    top_logprobs_num: int = 0
+    token_ids_logprob: list[int] | None = None
+    return_hidden_states: bool | str = False
+    lora_path: str | None = None
+    custom_logit_processor: str | None = None
+    bootstrap_host: str | None = None
+    bootstrap_port: int | None = None
+    bootstrap_room: int | None = None
+    extra_key: str | None = None
+    cache_salt: str | None = None
+    multi_item_delimiter_indices: list[int] | None = None
+    token_indices_to_pool: list[int] | None = None
 
 
 def expand(request: GenerateRequest) -> Plan[Prompt]:
@@ -42,28 +43,16 @@ def expand(request: GenerateRequest) -> Plan[Prompt]:
     samples = _samples(request.sampling_params, count)
     columns = Columns(request, count, is_batch=is_batch, samples=samples)
     rids, batch_name = columns.names()
-    split = columns.split
-    values = {
-        "text": split("text", is_str, "a string"),
-        "input_ids": columns.input_ids(),
-        "sampling_params": split("sampling_params", is_object, "an object", {}),
-        "rid": rids,
-        "return_logprob": split("return_logprob", is_bool, "a boolean", False, lists=False),
-        "logprob_start_len": split("logprob_start_len", is_int, "an integer", -1, lists=False),
-        "top_logprobs_num": split("top_logprobs_num", is_int, "an integer", 0, lists=False),
-        "token_ids_logprob": _split_token_ids(request.token_ids_logprob, columns, count),
-        "return_hidden_states": split("return_hidden_states", is_hidden, "a boolean or the string literal 'last'"),
-        "lora_path": [name or None for name in split("lora_path", is_str, "a string")],
-        "custom_logit_processor": split("custom_logit_processor", is_str, "a string", lists=False),
-        "bootstrap_host": split("bootstrap_host", is_str, "a string"),
-        "bootstrap_port": split("bootstrap_port", is_int, "an integer"),
-        "bootstrap_room": _rooms(split("bootstrap_room", is_int, "an integer"), request.bootstrap_room),
-        "extra_key": [key or None for key in split("extra_key", is_str, "a string")],
-        "cache_salt": [salt or None for salt in split("cache_salt", is_str, "a string")],
-        "multi_item_delimiter_indices": columns.int_lists("multi_item_delimiter_indices"),
-        "token_indices_to_pool": columns.int_lists("token_indices_to_pool"),
-    }
-    prompts = [Prompt(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True)]
+    values: dict[str, list[Any]] = {"rid": rids}
+    for name, read in _READERS.items():
+        given = getattr(request, name)
+        # In most requests nearly all is left out, and has its default.
+        if given is not None and not (given is False and name in _SWITCHES):
+            values[name] = read(columns, given)
+    if count == 1:
+        prompts = [Prompt(**{name: column[0] for name, column in values.items()})]
+    else:
+        prompts = [Prompt(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True)]
     return Plan(prompts=prompts, samples=samples, is_single=columns.is_single, batch_name=batch_name)
 
 
@@ -83,32 +72,69 @@ def _shape(request: GenerateRequest) -> tuple[bool, int]:
 def _samples(params: Any, count: int) -> int:
     if params is None:
         return 1
-    rows = params if isinstance(params, list) else [params]
-    if not all(isinstance(row, dict) for row in rows):
+    if isinstance(params, dict):
+        return sample_count(params)
+    if not isinstance(params, list) or not all(isinstance(row, dict) for row in params):
         raise wrong("sampling_params", "an object, or a list of them", params)
-    if isinstance(params, list) and len(params) != count:
+    if len(params) != count:
         raise RequestRejected(
             "The length of sampling_params should be equal to the batch size.", param="sampling_params"
         )
-    counts = {sample_count(row) for row in rows}
+    counts = {sample_count(row) for row in params}
     if len(counts) > 1:
         raise RequestRejected("The parallel_sample_num should be the same for all samples in sample params.", param="n")
     return counts.pop()
 
 
-def _split_token_ids(value: Any, columns: Columns, count: int) -> list[list[int] | None]:
+def _split_token_ids(columns: Columns, value: Any) -> list[list[int] | None]:
     if not value and value != 0:
-        return [None] * count
+        return [None] * columns.count
     if not isinstance(value, list):
         value = [value]
     if not any(isinstance(row, list) for row in value):
-        return [list(value) for _ in range(count)]
+        return [list(value) for _ in range(columns.count)]
     rows = columns.per_prompt("token_ids_logprob", value, lists=False)
     return [row or None for row in rows]
 
 
-def _rooms(values: list[int | None], given: Any) -> list[int | None]:
+def _rooms(columns: Columns, given: Any) -> list[int | None]:
     """One room for a whole batch stands for as many as it has prompts, counted upwards."""
+    values = columns.split("bootstrap_room", is_int, "an integer")
     if isinstance(given, list):
         return values
     return [None if room is None else room + i for i, room in enumerate(values)]
+
+
+def _read(name: str, check: Check, kind: str, default: Any = None, *, lists: bool = True) -> _Reader:
+    return lambda columns, given: columns.split(name, check, kind, default, lists=lists)
+
+
+def _read_name(name: str) -> _Reader:
+    """An empty one is none."""
+    return lambda columns, given: [value or None for value in columns.split(name, is_str, "a string")]
+
+
+type _Reader = Callable[[Columns, Any], list[Any]]
+
+_READERS: Final[dict[str, _Reader]] = {
+    "text": _read("text", is_str, "a string"),
+    "input_ids": lambda columns, given: columns.input_ids(),
+    "sampling_params": _read("sampling_params", is_object, "an object", {}),
+    "return_logprob": _read("return_logprob", is_bool, "a boolean", False, lists=False),
+    "logprob_start_len": _read("logprob_start_len", is_int, "an integer", -1, lists=False),
+    "top_logprobs_num": _read("top_logprobs_num", is_int, "an integer", 0, lists=False),
+    "token_ids_logprob": _split_token_ids,
+    "return_hidden_states": _read("return_hidden_states", is_hidden, "a boolean or the string literal 'last'"),
+    "lora_path": _read_name("lora_path"),
+    "custom_logit_processor": _read("custom_logit_processor", is_str, "a string", lists=False),
+    "bootstrap_host": _read("bootstrap_host", is_str, "a string"),
+    "bootstrap_port": _read("bootstrap_port", is_int, "an integer"),
+    "bootstrap_room": _rooms,
+    "extra_key": _read_name("extra_key"),
+    "cache_salt": _read_name("cache_salt"),
+    "multi_item_delimiter_indices": lambda columns, given: columns.int_lists("multi_item_delimiter_indices"),
+    "token_indices_to_pool": lambda columns, given: columns.int_lists("token_indices_to_pool"),
+}
+"""How each field is taken apart, in the order in which faults are told."""
+
+_SWITCHES: Final = frozenset({"return_logprob", "return_hidden_states"})

@@ -50,7 +50,8 @@ class Columns:
 
     def __init__(self, request: Any, count: int, *, is_batch: bool, samples: int = 1) -> None:
         self._request = request
-        self._count = count
+        self.count = count
+        """Of the request's prompts."""
         self._is_batch = is_batch
         self._several = samples > 1
         if count * samples > MAX_ANSWERS:
@@ -68,7 +69,7 @@ class Columns:
         """A field's value for each prompt; with `lists` it may be a list even where prompts have several samples."""
         value = getattr(self._request, name)
         if value is None:
-            return [default] * self._count
+            return [default] * self.count
         values = self.per_prompt(name, value, lists=lists)
         for item in values:
             if item is not None and not check(item):
@@ -78,12 +79,12 @@ class Columns:
     def per_prompt(self, name: str, value: Any, *, lists: bool = True) -> list[Any]:
         """A single value as often as there are prompts, or a list of as many."""
         if not isinstance(value, list):
-            return [value] * self._count
+            return [value] * self.count
         if not self._is_batch:
             raise RequestRejected(f"{name} should not be a list for a single request.", param=name)
         if self._several and not lists:
             raise RequestRejected(f"Cannot use list {name} with parallel_sample_num > 1", param=name)
-        if len(value) != self._count:
+        if len(value) != self.count:
             raise RequestRejected(f"The length of {name} should be equal to the batch size.", param=name)
         return value
 
@@ -91,7 +92,7 @@ class Columns:
         """A list of integers for each prompt: a single prompt's own, or a list of them."""
         value = getattr(self._request, name)
         if value is None:
-            return [None] * self._count
+            return [None] * self.count
         rows = self.per_prompt(name, value) if self._is_batch else [value]
         for row in rows:
             if row is not None and not (isinstance(row, list) and row and all(map(is_int, row))):
@@ -102,7 +103,7 @@ class Columns:
         """Each prompt's own ids."""
         ids: Any = self._request.input_ids
         if ids is None:
-            return [None] * self._count
+            return [None] * self.count
         rows = ids if self._is_batch else [ids]
         for row in rows:
             if not isinstance(row, list) or not _INT_ONLY.issuperset(map(type, row)):
@@ -117,13 +118,13 @@ class Columns:
         """Each prompt's own name, and the name of the whole batch."""
         rid: Any = self._request.rid
         if rid is None:
-            return [None] * self._count, None
+            return [None] * self.count, None
         if isinstance(rid, str):
             _check_rid(rid)
-            return ([rid], None) if self.is_single else ([f"{rid}_{i}" for i in range(self._count)], rid)
+            return ([rid], None) if self.is_single else ([f"{rid}_{i}" for i in range(self.count)], rid)
         if not isinstance(rid, list):
             raise RequestRejected("The rid should be a string or a list of strings.", param="rid")
-        if self.is_single or len(rid) != self._count:
+        if self.is_single or len(rid) != self.count:
             raise RequestRejected(
                 "The specified rids length mismatch with the batch_size for batch processing.", param="rid"
             )

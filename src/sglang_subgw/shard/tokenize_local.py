@@ -27,12 +27,12 @@ class LocalTokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """A text's ids."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
-        return ids
+        return self.encode_batch([text], add_special_tokens=add_special_tokens)[0]
 
     def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
-        """Each text's ids, without the GIL."""
-        return [row.ids for row in self._tokenizer.encode_batch(list(texts), add_special_tokens=add_special_tokens)]
+        """Each text's ids, without the GIL, and without each token's place in the text, a quarter of the work."""
+        rows = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        return [row.ids for row in rows]
 
     def encode_typed(self, texts: Sequence[Text]) -> list[tuple[list[int], list[int]]]:
         """The ids of each text or pair of texts, with its special tokens, and the type of each id."""

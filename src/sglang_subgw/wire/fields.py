@@ -145,23 +145,32 @@ class Checker:
             kind: frozenset(name for name, default in fields if default == REQUIRED) | MANDATORY.get(kind, frozenset())
             for kind, fields in schema.items()
         }
+        self._checks = {kind: self._checks_of(kind, known) for kind, known in self._known.items()}
 
     def check(self, kind: str, fields: dict[str, Any]) -> None:
         """Raises WireError unless the engine would read these fields as they are meant."""
-        known = self._known.get(kind)
-        if known is None:
+        checks = self._checks.get(kind)
+        if checks is None:
             raise WireError(f"This engine has no message {kind}.")
-        if missing := self._required[kind] - fields.keys():
-            raise WireError(f"{kind} lacks {', '.join(sorted(missing))}.")
-        checks = SENT.get(kind) or CONTROL.get(kind)
+        if not self._required[kind] <= fields.keys():
+            raise WireError(f"{kind} lacks {', '.join(sorted(self._required[kind] - fields.keys()))}.")
         for name, value in fields.items():
-            if name not in known:
-                raise WireError(f"{kind} has no field {name} in this engine.")
-            check = is_plain if checks is None else checks.get(name)
-            if check is None:
-                raise WireError(f"{kind}.{name} is not one that a shard sets.")
-            if not check(value):
-                raise WireError(f"{kind}.{name} can't be {_shown(value)}.")
+            check = checks.get(name)
+            if check is None or not check(value):
+                raise self._refusal(kind, name, value)
+
+    def _checks_of(self, kind: str, known: frozenset[str]) -> dict[str, Check]:
+        listed = SENT.get(kind) or CONTROL.get(kind)
+        if listed is None:
+            return dict.fromkeys(known, is_plain)
+        return {name: check for name, check in listed.items() if name in known}
+
+    def _refusal(self, kind: str, name: str, value: Any) -> WireError:
+        if name not in self._known[kind]:
+            return WireError(f"{kind} has no field {name} in this engine.")
+        if name not in self._checks[kind]:
+            return WireError(f"{kind}.{name} is not one that a shard sets.")
+        return WireError(f"{kind}.{name} can't be {_shown(value)}.")
 
 
 def _shown(value: Any) -> str:

@@ -6,6 +6,7 @@ the plain values, so that no stand-in for a class of SGLang's needs to be import
 
 from __future__ import annotations
 
+import functools
 import pickle
 import sys
 from array import array
@@ -30,7 +31,9 @@ _REDUCE: Final = b"R"
 _SETITEMS: Final = b"u"
 _APPENDS: Final = b"e"
 _EMPTY_LIST: Final = b"]"
+_BINBYTES: Final = b"B"
 _STOP: Final = b"."
+_SCALARS: Final = frozenset({type(None), bool, int, float, str})
 
 
 class PickleCodec:
@@ -40,6 +43,8 @@ class PickleCodec:
         self._checker = Checker(wire.schema)
         self._modules = wire.modules
         self._reader = Reader()
+        self._heads: dict[str, bytes] = {}
+        """By kind, the opcodes that its pickle begins with."""
 
     def encode(self, kind: str, fields: dict[str, Any]) -> bytes:
         """A pickle that SGLang's own classes are rebuilt from."""
@@ -54,31 +59,45 @@ class PickleCodec:
 
     def _struct(self, kind: str, fields: dict[str, Any]) -> bytes:
         self._checker.check(kind, fields)
+        head = self._heads.get(kind)
+        if head is None:
+            head = self._heads[kind] = self._head(kind)
+        plain: dict[str, Any] = {}
+        nested: list[bytes] = []
+        for name, value in fields.items():
+            if type(value) in _SCALARS:
+                plain[name] = value
+            elif isinstance(value, Member):
+                member = f"c{self._modules[kind]}\n{value.kind}\n".encode()
+                nested += (_name(name), member, _body(value.value), _TUPLE1, _REDUCE)
+            elif isinstance(value, (Struct, array)) or (type(value) is list and value and isinstance(value[0], Struct)):
+                nested += (_name(name), self._value(value))
+            else:
+                plain[name] = value
+        if not nested:
+            return b"".join((head, _body(plain), _TUPLE2, _REDUCE))
+        return b"".join((head, _body(plain), _MARK, *nested, _SETITEMS, _TUPLE2, _REDUCE))
+
+    def _head(self, kind: str) -> bytes:
         try:
             module = self._modules[kind]
         except KeyError:
             raise WireError(f"The contract doesn't name the module of {kind}.") from None
-        plain: dict[str, Any] = {}
-        nested: list[bytes] = []
-        for name, value in fields.items():
-            if isinstance(value, Member):
-                nested += (_body(name), f"c{module}\n{value.kind}\n".encode(), _body(value.value), _TUPLE1, _REDUCE)
-            elif isinstance(value, (Struct, array)) or (type(value) is list and value and isinstance(value[0], Struct)):
-                nested += (_body(name), self._value(value))
-            else:
-                plain[name] = value
-        parts = [_REBUILD, f"c{module}\n{kind}\n".encode(), _body(plain)]
-        if nested:
-            parts += (_MARK, *nested, _SETITEMS)
-        parts += (_TUPLE2, _REDUCE)
-        return b"".join(parts)
+        return _REBUILD + f"c{module}\n{kind}\n".encode()
 
     def _value(self, value: Any) -> bytes:
         if isinstance(value, Struct):
             return self._struct(value.kind, value.fields)
         if isinstance(value, array):
-            return b"".join((_ARRAY, _body(value.tobytes()), _TUPLE, _REDUCE))
+            data = value.tobytes()
+            return b"".join((_ARRAY, _BINBYTES, len(data).to_bytes(4, "little"), data, _TUPLE, _REDUCE))
         return b"".join((_EMPTY_LIST, _MARK, *map(self._value, value), _APPENDS))
+
+
+@functools.cache
+def _name(name: str) -> bytes:
+    """A field's name, of which there are only those of the schema."""
+    return _body(name)
 
 
 def _body(value: Any) -> bytes:

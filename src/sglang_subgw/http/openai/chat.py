@@ -16,7 +16,7 @@ from .chat_prompt import ChatPrompt
 from .extras import hidden_states, metadata, sglext
 from .handler import Events, OpenAIHandler
 from .logprobs import chat_logprobs
-from .protocol import CHAT, passed_on, sampling_params
+from .protocol import CHAT, passed_on
 from .usage import total_usage
 
 
@@ -43,7 +43,7 @@ class ChatHandler(OpenAIHandler):
         prompt_ids = values["input_ids"]
         if prompt_ids is None:
             prompt_ids = await self._prompt.token_ids(values)
-        params = sampling_params(values, values["max_completion_tokens"] or values["max_tokens"] or None)
+        params = self.sampling.params(values, values["max_completion_tokens"] or values["max_tokens"] or None)
         params["spaces_between_special_tokens"] = (values["chat_template_kwargs"] or {}).get(
             "spaces_between_special_tokens", True
         )

@@ -13,7 +13,7 @@ from ..jsonio import dumps
 from .extras import hidden_states, metadata, sglext, wants_meta
 from .handler import Events, OpenAIHandler, wants_usage
 from .logprobs import completion_logprobs
-from .protocol import COMPLETION, passed_on, sampling_params
+from .protocol import COMPLETION, passed_on
 from .usage import sample_usage, total_usage
 
 
@@ -29,7 +29,7 @@ class CompletionsHandler(OpenAIHandler):
         return GenerateRequest(
             text=prompt if is_text else None,
             input_ids=None if is_text else prompt,
-            sampling_params=sampling_params(values, values["max_tokens"]),
+            sampling_params=self.sampling.params(values, values["max_tokens"]),
             return_logprob=logprobs is not None,
             top_logprobs_num=logprobs or 0,
             logprob_start_len=0 if values["echo"] and logprobs else -1,

@@ -19,6 +19,7 @@ from ..sse import DONE, start_events
 from .logprobs import TokenBytes
 from .models import resolve_model
 from .reading import read_values
+from .sampling import SamplingFields
 
 
 class Events(Protocol):
@@ -40,6 +41,7 @@ class OpenAIHandler(ABC):
         self.engine = services.engine
         self.contract = services.contract
         self.token_bytes = TokenBytes(self.engine.tokenizer)
+        self.sampling = SamplingFields(self.contract)
         self._limit = services.config.max_body_bytes
 
     @abstractmethod

@@ -76,7 +76,7 @@ def _tool_choice(value: Any, name: str) -> Any:
 _hidden_states: Final = one_of(True, False, "last")
 _positive: Final = at_least(1)
 
-_SAMPLING: Final[tuple[Field, ...]] = (
+SAMPLING: Final[tuple[Field, ...]] = (
     optional("frequency_penalty", number, 0.0),
     optional("presence_penalty", number, 0.0),
     optional("logit_bias", map_of(number)),
@@ -96,6 +96,7 @@ _SAMPLING: Final[tuple[Field, ...]] = (
     optional("custom_params", mapping),
     refused("watermark", _NOT_YET),
 )
+"""Those of both endpoints that say how to sample, but for the five whose defaults differ."""
 
 _COMMON: Final[tuple[Field, ...]] = (
     optional("model", string, DEFAULT_MODEL),
@@ -103,7 +104,7 @@ _COMMON: Final[tuple[Field, ...]] = (
     optional("stream_options", _stream_options),
     # Names the end user to OpenAI; SGLang takes it and has no use for it.
     optional("user", string),
-    *_SAMPLING,
+    *SAMPLING,
     # More in the answer
     optional("return_hidden_states", _hidden_states, False),
     optional("return_routed_experts", boolean, False),
@@ -205,15 +206,6 @@ CHAT: Final = Table(
     ),
 )
 
-_RENAMED: Final = {"min_tokens": "min_new_tokens", "seed": "sampling_seed"}
-_KEPT: Final = (
-    *(field.name for field in _SAMPLING if not field.refusal and field.name != "response_format"),
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-)
 _PASSED: Final = (
     "rid",
     "priority",
@@ -232,17 +224,6 @@ _PASSED: Final = (
     "custom_logit_processor",
     "stream",
 )
-
-
-def sampling_params(values: dict[str, Any], max_new_tokens: int | None) -> dict[str, Any]:
-    """SGLang's sampling parameters for the fields that both APIs share."""
-    params = {_RENAMED.get(name, name): values[name] for name in _KEPT}
-    params["max_new_tokens"] = max_new_tokens
-    if values.get("json_schema") is not None:
-        params["json_schema"] = values["json_schema"]
-    if values["response_format"] is not None:
-        params.update(values["response_format"])
-    return params
 
 
 def passed_on(values: dict[str, Any]) -> dict[str, Any]:
