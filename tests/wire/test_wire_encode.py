@@ -68,7 +68,7 @@ BAD = [
     {"rid": "\ud800"},
     {"http_worker_ipc": None},
     {"priority": "high"},
-    {"mm_inputs": object()},
+    {"mm_inputs": Ellipsis},
     {"return_hidden_states": "first"},
     {"lora_id": 1},
     {"no_such_field": 1},
