@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,10 @@ from shard_values import contract
 from sglang_subgw.engine.simulated import ByteTokenizer
 from sglang_subgw.errors import RequestRejected
 from sglang_subgw.shard import tokenizer as module
+from sglang_subgw.shard.expand import expand
+from sglang_subgw.shard.limits import fit
+from sglang_subgw.shard.request import GenerateRequest
+from sglang_subgw.shard.token_ids import TokenIds
 from sglang_subgw.shard.tokenizer import INLINE_CHARACTERS, ShardTokenizer
 
 
@@ -34,6 +39,28 @@ def test_it_encodes_and_decodes(made: ShardTokenizer) -> None:
         made.encode("<|eos|>")[0],
         None,
     )
+
+
+@pytest.mark.parametrize(("missing", "sure"), [(0, True), (1, False)])
+def test_ids_need_no_check_unless_the_model_knows_fewer(
+    tmp_path: Path, needs_tokenizers: None, missing: int, sure: bool
+) -> None:
+    ByteTokenizer().save(tmp_path / "tokenizer.json")
+    facts = contract(model={"tokenizer_file": str(tmp_path / "tokenizer.json")})
+    facts = replace(facts, model=replace(facts.model, vocab_size=ByteTokenizer().vocab_size - missing))
+
+    async def run() -> None:
+        tokenizer = ShardTokenizer(facts)
+        [ids] = await tokenizer.encode_all([tokenizer.id_to_token(tokenizer.vocab_size - 1) or ""])
+        assert (type(ids) is TokenIds) == sure
+        assert expand(GenerateRequest(input_ids=ids)).prompts[0].input_ids == ids
+        if sure:
+            assert fit(ids, facts) == (ids, len(ids))
+        else:
+            with pytest.raises(RequestRejected, match="out-of-vocabulary"):
+                fit(ids, facts)
+
+    asyncio.run(run())
 
 
 def test_tokens_have_their_own_texts(made: ShardTokenizer) -> None:

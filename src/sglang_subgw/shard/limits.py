@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..contract import EngineContract
 from ..errors import RequestRejected
 from ..wire.values import is_int
+from .token_ids import TokenIds
 
 if TYPE_CHECKING:
     from .expand import Prompt
@@ -46,7 +47,7 @@ def fit(ids: list[int], contract: EngineContract) -> tuple[list[int], int]:
     Raises RequestRejected for unknown ids, and for too many.
     """
     model = contract.model
-    if ids and not (min(ids) >= 0 and max(ids) < model.vocab_size):
+    if type(ids) is not TokenIds and ids and not (min(ids) >= 0 and max(ids) < model.vocab_size):
         wrong = next(token for token in ids if not 0 <= token < model.vocab_size)
         raise RequestRejected(
             f"input_ids contains out-of-vocabulary token id {wrong}; valid range is [0, {model.vocab_size}).",

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 from ..errors import RequestRejected
 from ..wire.values import is_int, is_str
 from .rids import HEALTH_CHECK
+from .token_ids import TokenIds
 
 MAX_ANSWERS: Final = 16384
 """In one request; each takes memory in the shard before the engine can say no."""
@@ -104,6 +105,8 @@ class Columns:
         ids: Any = self._request.input_ids
         if ids is None:
             return [None] * self.count
+        if type(ids) is TokenIds:
+            return [ids]
         rows = ids if self._is_batch else [ids]
         for row in rows:
             if not isinstance(row, list) or not _INT_ONLY.issuperset(map(type, row)):

@@ -9,6 +9,7 @@ from typing import Final
 
 from ..contract import EngineContract
 from ..errors import RequestRejected
+from .token_ids import TokenIds
 from .tokenize_local import HAVE_TOKENIZERS, LocalTokenizer, Text
 from .tokenize_remote import RemoteTokenizer
 
@@ -29,6 +30,7 @@ class ShardTokenizer:
         self._texts: dict[int, str] = {}
         self._why_not = ""
         model = contract.model
+        self._model_vocab_size = model.vocab_size
         if contract.features.skip_tokenizer_init:
             self._why_not = (
                 "The engine initialized with skip_tokenizer_init=True cannot accept text prompts. Please provide "
@@ -71,8 +73,10 @@ class ShardTokenizer:
         """Token ids of each text; long ones, and all that the engine's side encodes, in a thread: the loop goes on."""
         backend = self._need()
         if self._inline(sum(map(len, texts))):
-            return [backend.encode(text, add_special_tokens=add_special_tokens) for text in texts]
-        return await self._in_thread(lambda: backend.encode_batch(texts, add_special_tokens=add_special_tokens))
+            rows = [backend.encode(text, add_special_tokens=add_special_tokens) for text in texts]
+        else:
+            rows = await self._in_thread(lambda: backend.encode_batch(texts, add_special_tokens=add_special_tokens))
+        return [TokenIds(row) for row in rows] if backend.vocab_size <= self._model_vocab_size else rows
 
     async def encode_typed(self, texts: Sequence[Text]) -> list[tuple[list[int], list[int]]]:
         """The ids of each text or pair of texts, with its special tokens, and for each id the text that it is of."""
