@@ -11,7 +11,7 @@ from shard_values import columns, sample
 from sglang_subgw.errors import EngineUnavailable
 from sglang_subgw.shard.logprobs import Logprobs
 from sglang_subgw.shard.meta import AnswerFacts
-from sglang_subgw.wire.message import Message, Opaque
+from sglang_subgw.wire.message import Message, TimeStats
 
 STOP = {"type": "stop", "matched": 2}
 TIMES = ("e2e_latency", "response_sent_to_client_ts")
@@ -117,8 +117,8 @@ def test_everything_that_a_message_can_hold() -> None:
 
 
 def test_times_are_there_with_metrics_only() -> None:
-    stats = Opaque()
-    stats.state = {"forward_entry_time": 5.0, "prefill_finished_time": 6.0, "queue_duration_s": 0.25}
+    stats = TimeStats()
+    vars(stats).update(forward_entry_time=5.0, prefill_finished_time=6.0, queue_duration_s=0.25)
     without, with_metrics = sample(), sample(facts=AnswerFacts(enable_metrics=True))
     for one in (without, with_metrics):
         one.sent_at = one.created_at

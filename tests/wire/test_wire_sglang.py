@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from wire_values import REQUEST, request_fields, sampling, wire_facts
 
 from sglang_subgw.wire.codec import codec_for
-from sglang_subgw.wire.message import Message, Opaque, Struct
+from sglang_subgw.wire.message import Message, Struct, TimeStats
 
 pytestmark = pytest.mark.sglang
 
@@ -124,7 +124,7 @@ def test_we_read_sglangs_outputs(io_struct: Any, name: str, monkeypatch: pytest.
     assert got.pop("weight_versions") == [None, [Message("WeightVersionSpan", {"version": "v", "start": 0, "end": 2})]]
     assert got.pop("customized_info") == {"k": [[1], [2.5]]}
     stats = got.pop("time_stats")
-    assert [isinstance(one, Opaque) for one in stats] == [True, True]
+    assert [isinstance(one, TimeStats) for one in stats] == [True, True]
     assert got == {field: sent[field] for field in got}
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ..errors import EngineRejected, RequestError
+from ..errors import RequestError
 from ..shard.request import GenerateRequest
-from ..shard.sample import Sample
 from .body import read_object
 from .disconnect import UntilDisconnect
 from .endpoint import Services
 from .exchange import JSON, Exchange
+from .generate_events import GenerateEvents
 from .generate_fields import FIELDS
 from .jsonio import dumps
 from .relay import relay
-from .sse import DONE, event, start_events
+from .sse import DONE, start_events
 
 
 class GenerateHandler:
@@ -45,19 +45,9 @@ class GenerateHandler:
         async with UntilDisconnect(exchange), await self._engine.submit(request) as call:
             await call.first()
             await start_events(exchange)
-            await relay(call, exchange.body(), self._indexed if not call.is_single else self._event)
+            events = GenerateEvents(single=call.is_single, incremental=self._incremental)
+            await relay(call, exchange.body(), events.news)
         await exchange.end(DONE)
-
-    def _event(self, sample: Sample) -> bytes:
-        return event(self._news(sample))
-
-    def _indexed(self, sample: Sample) -> bytes:
-        return event({**self._news(sample), "index": sample.index})
-
-    def _news(self, sample: Sample) -> dict[str, Any]:
-        if sample.error is not None and not isinstance(sample.error, EngineRejected):
-            raise sample.error
-        return sample.take() if self._incremental else sample.output()
 
 
 def build(body: dict[str, Any]) -> GenerateRequest:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ..contract import EngineContract
+from ..wire.message import TimeStats
 from .logprobs import column
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ _STATES: Final = {
     "routed_experts": "routed_experts",
     "indexer_topk": "indexer_topk",
 }
-_OPTIONAL: Final = ("weight_versions", "cached_tokens_details", *_MEDIA, *_STATES, "dp_ranks")
+_OPTIONAL: Final = ("weight_versions", "cached_tokens_details", "dp_ranks")
+_COMMON: Final = frozenset(_OPTIONAL)
 _PRESENT: Final = "sglang_subgw.present"
 
 
@@ -93,16 +95,20 @@ def _begin(
     }
     stats: dict[str, Any] | None = None
     if facts.enable_metrics and columns.get("time_stats") is not None:
-        stats = getattr(column(columns, "time_stats", row), "state", None) or {}
+        times = column(columns, "time_stats", row)
+        stats = vars(times) if isinstance(times, TimeStats) else {}
         meta.update(_scheduler_times(stats))
     return meta, stats
 
 
 def _present(columns: dict[str, Any]) -> frozenset[str]:
-    """Which of the optional columns hold anything; worked out once for all rows of a message, and kept with it."""
+    """Which of the optional columns say anything; worked out once for all rows of a message, and kept with it."""
     present: frozenset[str] | None = columns.get(_PRESENT)
     if present is None:
-        present = columns[_PRESENT] = frozenset(name for name in _OPTIONAL if columns.get(name))
+        names = [name for name in _OPTIONAL if columns.get(name)]
+        names += [name for name in _MEDIA if any(columns.get(name) or ())]
+        names += [name for name in _STATES if any(value is not None for value in columns.get(name) or ())]
+        present = columns[_PRESENT] = frozenset(names)
     return present
 
 
@@ -114,12 +120,13 @@ def _add_optional(
     if "cached_tokens_details" in present:
         meta["cached_tokens_details"] = column(columns, "cached_tokens_details", row)
     meta.update(sample.customized)
-    for name in _MEDIA:
-        if name in present and (count := column(columns, name, row)):
-            meta[name] = count
-    for name, key in _STATES.items():
-        if name in present and (value := column(columns, name, row)) is not None:
-            meta[key] = value
+    if not present <= _COMMON:
+        for name in _MEDIA:
+            if name in present and (count := column(columns, name, row)):
+                meta[name] = count
+        for name, key in _STATES.items():
+            if name in present and (value := column(columns, name, row)) is not None:
+                meta[key] = value
     if "dp_ranks" in present:
         meta["dp_rank"] = column(columns, "dp_ranks", row)
 

@@ -153,6 +153,21 @@ class Sample:
         self._taken_chunks, self._taken_ids = len(self._chunks), len(self.output_ids)
         return self._answer("".join(self._chunks[chunks:]), self.output_ids[ids:], ids)
 
+    @property
+    def is_plain(self) -> bool:
+        """Its answer so far is `text`, `output_ids` and a small `meta_info`, and nothing else."""
+        return (
+            self.logprobs is None
+            and self.prompt_token_ids is None
+            and self._abort is None
+            and self._columns is not None
+            and "output_strs" in self._columns
+        )
+
+    def meta(self) -> dict[str, Any]:
+        """The `meta_info` of the cumulative answer, alone."""
+        return self._stamped(meta_info(self, self._facts, self._columns, self._row, self._abort))
+
     def on_output(self, columns: dict[str, Any], row: int) -> None:
         """Row `row` of a columnar message is this sample's next output."""
         self._columns = columns

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ..errors import WireError
-from .message import Message, Opaque
+from .message import Message, Opaque, TimeStats
 from .numpy_values import NUMPY_VALUES
 from .tensor_values import TENSOR_VALUES
 
@@ -36,6 +36,8 @@ _ALLOWED: Final[dict[tuple[str, str], Callable[..., Any]]] = {
     **TENSOR_VALUES,
 }
 
+_TIME_STATS: Final = "ReqTimeStats"
+"""How SGLang's classes for them are named, in whatever module."""
 _MAX_STAND_INS: Final = 4096
 
 
@@ -55,7 +57,8 @@ class Reader:
     def _find(self, module: str, name: str) -> Any:
         found = self._found.get((module, name))
         if found is None:
-            found = type(name.rpartition(".")[2] or "Opaque", (Opaque,), {})
+            known = TimeStats if name.endswith(_TIME_STATS) else Opaque
+            found = type(name.rpartition(".")[2] or "Opaque", (known,), {})
             if len(self._found) < _MAX_STAND_INS:
                 self._found[(module, name)] = found
         return found
