@@ -46,6 +46,8 @@ class ChatEvents:
         self._id = b'""'
 
     def news(self, sample: Sample) -> bytes:
+        if sample.error is not None:
+            raise sample.error
         if sample.finished:
             self._finished.append(sample)
         head = self._heads.get(sample.index)

@@ -115,6 +115,8 @@ class _CompletionEvents:
         self._id = b'""'
 
     def news(self, sample: Sample) -> bytes:
+        if sample.error is not None:
+            raise sample.error
         first = sample.index not in self._heads
         if first:
             self._id = dumps(sample.public_id)

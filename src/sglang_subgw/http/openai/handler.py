@@ -26,7 +26,7 @@ class Events(Protocol):
     """Renders one call's stream; each method gives any number of whole events."""
 
     def news(self, sample: Sample) -> bytes:
-        """What a sample has new."""
+        """What a sample has new; raises its error."""
 
     def last(self, samples: Sequence[Sample]) -> bytes:
         """What follows when all samples have ended."""
@@ -80,15 +80,9 @@ class OpenAIHandler(ABC):
         async with UntilDisconnect(exchange), await self.engine.submit(request) as call:
             await call.first()
             await start_events(exchange)
-            await relay(call, exchange.body(), lambda sample: _news(events, sample))
+            await relay(call, exchange.body(), events.news)
             data = events.last(call.samples) + DONE
         await exchange.end(data)
-
-
-def _news(events: Events, sample: Sample) -> bytes:
-    if sample.error is not None:
-        raise sample.error
-    return events.news(sample)
 
 
 def _take_rank(request: GenerateRequest, headers: RequestHeaders) -> None:
