@@ -423,7 +423,7 @@ def test_an_application_is_given_as_it_is(engine: SimulatedEngine):
         ({"mode": "fast"}, "mode must be one of"),
         ({"app": lambda scope, receive, send: None}, "can't be imported by a shard"),
     ],
-    ids=str,
+    ids=["two in one", "shards", "mode", "app"],
 )
 def test_a_wrong_setting_is_named(engine: SimulatedEngine, settings: dict[str, Any], said: str):
     with pytest.raises(ConfigError, match=said):
