@@ -72,6 +72,13 @@ def _private_dir() -> Iterator[Path]:
 
 
 @pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """For sockets, whose paths have an end: `tmp_path` can be too long where tests run side by side."""
+    with tempfile.TemporaryDirectory(prefix="sgt-") as path:
+        yield Path(path)
+
+
+@pytest.fixture
 def runtime_dir() -> Iterator[Path]:
     """A short path, mode 0700, that must be empty of files at the end."""
     yield from _private_dir()

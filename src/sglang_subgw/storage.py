@@ -12,6 +12,10 @@ from .errors import StorageError
 
 FREE_SPACE: Final = "Free space there, or set TMPDIR to another directory where the engine is started."
 
+_SHORTER_PATH: Final = (
+    "A socket's path has at most 107 bytes: set TMPDIR to a directory with a shorter path where the engine is started."
+)
+
 
 @contextmanager
 def writing(what: str, directory: str | Path) -> Iterator[None]:
@@ -21,7 +25,8 @@ def writing(what: str, directory: str | Path) -> Iterator[None]:
     except OSError as exc:
         raise StorageError(
             f"{what} can't be written to {directory}: {exc.strerror or exc}.",
-            hint=FREE_SPACE,
+            # Without a number it is Python's own, about a socket's path.
+            hint=_SHORTER_PATH if exc.errno is None else FREE_SPACE,
         ) from exc
 
 

@@ -24,12 +24,12 @@ def _lives(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
-def test_a_bench_that_is_ended_leaves_no_process_and_no_segment(signum: signal.Signals, tmp_path: Path) -> None:
+def test_a_bench_that_is_ended_leaves_no_process_and_no_segment(signum: signal.Signals, short_dir: Path) -> None:
     bench = subprocess.Popen(
         [sys.executable, "-m", "sglang_subgw", "bench", *COMMAND, "--seconds", "60"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "TMPDIR": str(short_dir)},
     )
     # Wire engine, host, two shards, load generator.
     while len(family := descendants(bench.pid)) < 6:

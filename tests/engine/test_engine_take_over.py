@@ -16,6 +16,7 @@ import zmq.asyncio
 from sglang_subgw.engine import router as routing
 from sglang_subgw.engine.router import Forwarder, forward_from_now_on
 from sglang_subgw.errors import EngineStartError
+from support.faults import until
 
 
 class Router:
@@ -107,7 +108,7 @@ def test_from_then_on_it_forwards_without_decoding(router: Router, ends: Ends):
     forward_from_now_on(router, router.endpoint, "ipc:///own")
     assert isinstance(router.receive_from_worker, Forwarder)
     assert ends.through("after") == "after"
-    assert router.seen == ["before", "TokenizerWorkerRegistrationReq ipc:///own"]
+    until(lambda: router.seen == ["before", "TokenizerWorkerRegistrationReq ipc:///own"])
     taken_over = router.receive_from_worker
     forward_from_now_on(router, router.endpoint, "ipc:///own")
     assert router.receive_from_worker is taken_over

@@ -45,24 +45,24 @@ def fails_with(said: str, size: str, mode: Mode, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_full_disk_ends_the_start_with_what_where_why_and_what_to_do(tmp_path: Path, size: str):
-    fails_with(SIZES[size], size, Mode.PROCESS, tmp_path)
+def test_a_full_disk_ends_the_start_with_what_where_why_and_what_to_do(short_dir: Path, size: str):
+    fails_with(SIZES[size], size, Mode.PROCESS, short_dir)
 
 
-def test_a_disk_that_is_too_full_for_a_shard_s_socket_ends_the_start_so(mode: Mode, tmp_path: Path):
+def test_a_disk_that_is_too_full_for_a_shard_s_socket_ends_the_start_so(mode: Mode, short_dir: Path):
     # A subinterpreter needs more before it gets there.
     socket = r"The shard's sockets can't be opened \(ipc://{}/subgw-\S+/g0/shard-\d\.ipc\): No space left on device\."
     copy = r"A copy of \S+\.so, which a shard loads \(\d+ bytes\), can't be written to {}/\S+/g0/images: No space .*\."
     said = copy if mode is Mode.SUBINTERP else socket
-    fails_with(rf"Shard \d failed: {said}", "1m,nr_inodes=9", mode, tmp_path)
+    fails_with(rf"Shard \d failed: {said}", "1m,nr_inodes=9", mode, short_dir)
 
 
 @needs(Mode.SUBINTERP)
-def test_a_disk_that_is_too_full_for_a_shard_s_extension_modules_names_the_module_and_its_size(tmp_path: Path):
+def test_a_disk_that_is_too_full_for_a_shard_s_extension_modules_names_the_module_and_its_size(short_dir: Path):
     said = (
         r"Shard \d failed: A copy of tokenizers\S*\.so, which a shard loads \(\d{{7,}} bytes\), can't be written to {}/"
     )
-    fails_with(said + r"\S+/g0/images: No space left on device\.", "1m", Mode.SUBINTERP, tmp_path)
+    fails_with(said + r"\S+/g0/images: No space left on device\.", "1m", Mode.SUBINTERP, short_dir)
 
 
 def no_space(*args: object, **kwargs: object) -> NoReturn:
@@ -96,6 +96,16 @@ def test_a_machine_without_any_usable_directory_is_told_so(monkeypatch: pytest.M
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/1/none"])
     with pytest.raises(StorageError, match=r"No usable temporary directory found in \['/proc/1/none'\]"):
         make_runtime_dir()
+
+
+def test_a_temporary_directory_with_too_long_a_path_is_said_to_be_that(tmp_path: Path):
+    (long := tmp_path / ("long" * 25)).mkdir()
+    with simulated_owner("--engine-only", environment={"TMPDIR": str(long)}) as command:
+        assert command.wait() == 1, command.log
+    last = command.log.splitlines()[-1]
+    assert "AF_UNIX path too long" in last
+    assert last.endswith("set TMPDIR to a directory with a shorter path where the engine is started.")
+    assert list(long.iterdir()) == []
 
 
 def test_half_a_copy_of_an_extension_module_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -18,16 +18,16 @@ from support.mounts import tiny
 
 
 @pytest.mark.parametrize("options", [("--engine-only",), ("--mode", "process", "--port", "0")], ids=["engine", "serve"])
-def test_a_full_shared_memory_ends_the_command_with_a_hint_and_no_signal(options: tuple[str, ...], tmp_path: Path):
+def test_a_full_shared_memory_ends_the_command_with_a_hint_and_no_signal(options: tuple[str, ...], short_dir: Path):
     with simulated_owner(
-        *options, prefix=tiny(Path("/dev/shm"), "4k"), environment={"TMPDIR": str(tmp_path)}
+        *options, prefix=tiny(Path("/dev/shm"), "4k"), environment={"TMPDIR": str(short_dir)}
     ) as command:
         assert command.wait() == 1, command.log
     last = command.log.splitlines()[-1]
     assert last.startswith("sglang_subgw: No shared memory of "), last
     assert "No space left on device" in last
     assert last.endswith("Free space in /dev/shm, or give the container a larger one.")
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_dir.iterdir()) == []
 
 
 def test_a_start_without_shared_memory_is_a_contract_error_and_leaves_nothing(
