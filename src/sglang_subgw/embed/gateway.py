@@ -103,11 +103,9 @@ class Gateway(StartedGateway):
             self.stop()
             return
         self._drain_seconds = self.config.drain_timeout_seconds if timeout is None else timeout
-        if self._started.done() or self._cancellation.is_cancelled:
-            if self._gateway is not None:
-                self._gateway.begin_drain(self._drain_seconds)
-        else:
-            self._cancellation.cancel()
+        self._cancellation.cancel()
+        if self._gateway is not None:
+            self._gateway.begin_drain(self._drain_seconds)
 
     def drain(self, timeout: float | None = None) -> None:
         """`begin_drain`, and wait for the end; raises the gateway's failure if there is one."""
@@ -243,9 +241,14 @@ class Gateway(StartedGateway):
         gateway.on_end = lambda: _settle(self._ended)
         # Shards end before the engine: SGLang's shutdown kills every child of this process.
         ends.callback(gateway.stop)
-        with self._cancellation.by(lambda: gateway.cancel_start(self._drain_seconds)):
-            self._gateway = gateway
-            gateway.start()
+        try:
+            with self._cancellation.by(lambda: gateway.cancel_start(self._drain_seconds)):
+                self._gateway = gateway
+                gateway.start()
+        except StartStopped:
+            # It may have come up in that moment: what runs then has the time that it was given.
+            gateway.wait()
+            raise
         if isinstance(engine, AttachedEngine):
             engine.on_stopping(gateway.begin_drain)
 

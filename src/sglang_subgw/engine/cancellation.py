@@ -28,11 +28,6 @@ class Cancellation:
         for action in actions:
             action()
 
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether `cancel` was called."""
-        return self._cancelled
-
     def check(self) -> None:
         """Raise StartStopped if it is cancelled."""
         if self._cancelled:

@@ -85,6 +85,8 @@ class Gateway:
                 reason = supervisor.failure
                 raise EngineDied(reason) if self._engine_death else ShardStartError(reason)
             if self._cancelled is not None:
+                # It may be up in the same moment; what runs then has the time that it was given.
+                supervisor.join()
                 raise ShardStartError("The start was stopped.")
         except BaseException:
             self.stop()
