@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from sglang_subgw.contract import ShardState
 from sglang_subgw.engine.simulated import SimulatedEngine
 from sglang_subgw.errors import EngineDied, ModeUnavailable, ShardFailed, ShardStartError
 from sglang_subgw.gateway import Gateway
+from sglang_subgw.shard.tokenizer import INLINE_CHARACTERS
 from support.modes import needs
 
 MODES = SHARD_MODES
@@ -175,6 +177,22 @@ def test_a_killed_process_shard_comes_back_and_harms_no_other_stream(engine):
         shards = {generate(gateway).headers["x-sglang-subgw-shard"] for _ in range(4)}
         assert shards == {"0", "1"}
     assert engine.violations == []
+
+
+@needs(Mode.SUBINTERP)
+@pytest.mark.parametrize("text", ["hello", "hello " * INLINE_CHARACTERS], ids=["short", "long"])
+def test_no_thread_of_a_library_outlives_a_shard(engine: SimulatedEngine, text: str):
+    def threads() -> int:
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    before = threads()
+    with Gateway(engine, config(mode=Mode.SUBINTERP, shards=1)) as gateway:
+        for generation in (1, 2, 3):
+            until(lambda wanted=generation: gateway.shards[0]["generation"] == wanted)
+            until(lambda: gateway.shards[0]["state"] == "ready")
+            assert generate(gateway, text=text).status_code in (200, 400)
+            gateway.restart_shards()
+    until(lambda: threads() == before)
 
 
 def test_a_shard_that_keeps_dying_fails_the_gateway_with_the_reason(engine):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import warnings
 from typing import Any
@@ -40,6 +41,9 @@ class SubinterpHost(InProcessHost):
     def start(self) -> None:
         """Start the thread that makes and runs the interpreter."""
         interpreters.preload()
+        # Each shard's image of the tokenizers library would make a pool of threads, one for each core, which nothing
+        # ends: not the shard's end, nor the gateway's. SGLang sets it for its own workers.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         super().start()
 
     def _run_shard(self) -> None:
