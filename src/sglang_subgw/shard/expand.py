@@ -49,10 +49,7 @@ def expand(request: GenerateRequest) -> Plan[Prompt]:
         # In most requests nearly all is left out, and has its default.
         if given is not None and not (given is False and name in _SWITCHES):
             values[name] = read(columns, given)
-    if count == 1:
-        prompts = [Prompt(**{name: column[0] for name, column in values.items()})]
-    else:
-        prompts = [Prompt(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True)]
+    prompts = [Prompt(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True)]
     return Plan(prompts=prompts, samples=samples, is_single=columns.is_single, batch_name=batch_name)
 
 
