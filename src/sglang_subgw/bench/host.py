@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -61,6 +62,7 @@ class Host:
         gateway = Gateway(self._engine, GatewayConfig(host="127.0.0.1", port=0, log_level="warning", **config))
         gateway.start()
         self._gateway = gateway
+        gc.freeze()
         assert gateway.segment is not None
         # There may be more slots than shards: a gateway can grow.
         ids = {i: thread for i, slot in enumerate(gateway.segment.slots) if (thread := slot.get(Word.THREAD_ID))}

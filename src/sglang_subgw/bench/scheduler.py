@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import time
@@ -192,7 +193,10 @@ class _Scheduler:
                 self._io.answer(message, self._structs.GetInternalStateReqOutput(internal_state=state))
             case "ShutdownReq":
                 self._stopping = True
-            case "FreezeGCReq" | "ConfigureLoggingReq" | "PauseGenerationReqInput" | "ContinueGenerationReqInput":
+            case "FreezeGCReq":
+                gc.freeze()
+                self._io.pass_on(message)
+            case "ConfigureLoggingReq" | "PauseGenerationReqInput" | "ContinueGenerationReqInput":
                 return
             case kind:
                 log.warning("The simulated scheduler does not know %s, and ignores it.", kind)

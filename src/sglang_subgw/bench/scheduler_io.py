@@ -28,6 +28,9 @@ class SchedulerIo(Protocol):
     def send_outputs(self, message: Any) -> None:
         """A step's outputs, on their way to being text."""
 
+    def pass_on(self, message: Any) -> None:
+        """A control message that the detokenizer must see as well."""
+
     def answer(self, request: Any, answer: Any) -> None:
         """To whoever sent a control message."""
 
@@ -52,6 +55,9 @@ class SocketIo:
                 return
 
     def send_outputs(self, message: Any) -> None:
+        sock_send(self._to_detokenizer, message)
+
+    def pass_on(self, message: Any) -> None:
         sock_send(self._to_detokenizer, message)
 
     def answer(self, request: Any, answer: Any) -> None:
@@ -89,6 +95,9 @@ class RustIo:
 
     def send_outputs(self, message: Any) -> None:
         self._server.push_generation(message, {})
+
+    def pass_on(self, message: Any) -> None:
+        """Its detokenizer is no process of its own."""
 
     def answer(self, request: Any, answer: Any) -> None:
         self._server.push_control_output(request, answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -52,6 +53,7 @@ def _engine_only(command: ServeCommand, signals: Signals) -> int:
                 published = stack.enter_context(PublishedEngine(engine))
                 engine.on_death(lambda _: signals.events.put("ended"))
                 signals.queue_from_now()
+            gc.freeze()
             print(
                 engine_banner(engine.contract, published.name, progress.seconds, admin.url if admin else ""), flush=True
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Callable
@@ -48,6 +49,8 @@ def run_gateway(config: GatewayConfig, signals: Signals, open_engine: OpenEngine
                     with signals.held(gateway.cancel_start):
                         gateway.start()
                     signals.queue_from_now()
+                # All that SGLang imported: a full collection would stop the router for as long as it took.
+                gc.freeze()
                 print(banner(gateway, progress.seconds), flush=True)
                 cause = _wait(gateway, signals)
                 gateway.raise_failure()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import queue
@@ -58,6 +59,7 @@ def main(channel: Channel, arguments: EngineArguments, config: GatewayConfig) ->
             if (admin := start_admin(config, engine, admin_socket, path)) is not None:
                 stack.callback(admin.close)
             published = stack.enter_context(PublishedEngine(engine))
+            gc.freeze()
             tell("ready", segment=published.name, admin_url=admin.url if admin is not None else "")
             engine.on_death(ends.put)
             if reason := ends.get():

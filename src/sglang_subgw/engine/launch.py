@@ -17,6 +17,7 @@ from .cancellation import Cancellation
 from .children import Children
 from .demo import model as demo
 from .demo.platform import accelerator_present
+from .freezing import freeze_engine
 from .host import CPU, QUIET, environment, guarded, router_errors_reported, warnings_ignored
 from .owned import OwnedEngine
 from .router import forwarding_router
@@ -74,7 +75,9 @@ def launch(
             with cancellation.by(children.end):
                 _start(engine, server_args, children)
             phase("reading what shards must know")
-            return RunningEngine(engine, children, routers, runtime_dir)
+            running = RunningEngine(engine, children, routers, runtime_dir)
+            freeze_engine(running.contract)
+            return running
     except BaseException:
         close_engine(engine, children, routers, graceful=False)
         raise

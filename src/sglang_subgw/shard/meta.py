@@ -22,6 +22,10 @@ _STATES: Final = {
 }
 _OPTIONAL: Final = ("weight_versions", "cached_tokens_details", "dp_ranks")
 _COMMON: Final = frozenset(_OPTIONAL)
+_COUNTS: Final = ("completion_tokens", "prompt_tokens", "retraction_counts", "reasoning_tokens", "cached_tokens")
+_STEADY: Final = ("cached_tokens_details", "dp_ranks")
+_COUNTED: Final = frozenset(_STEADY)
+_ROWS: Final = "sglang_subgw.rows"
 _PRESENT: Final = "sglang_subgw.present"
 
 
@@ -70,6 +74,34 @@ def meta_info(
         if facts.enable_metrics:
             _add_worker_times(meta, sample, stats, completion_tokens or 0)
     return meta
+
+
+def counts(sample: Sample, facts: AnswerFacts, columns: dict[str, Any], row: int) -> tuple[int, tuple[Any, ...]] | None:
+    """Tokens so far, and all else that may differ between two answers of a sample that goes on.
+
+    None where its `meta_info` holds more than that.
+    """
+    rows: list[tuple[int, tuple[Any, ...]]] | None = columns.get(_ROWS)
+    if rows is None:
+        rows = columns[_ROWS] = _rows(columns)
+    if row >= len(rows) or facts.enable_metrics or sample.customized:
+        return None
+    return rows[row]
+
+
+def _rows(columns: dict[str, Any]) -> list[tuple[int, tuple[Any, ...]]]:
+    """`counts` of all rows of a message, none if it has more or less than these; worked out once, and kept with it."""
+    present = _present(columns)
+    names = [*_COUNTS, *(name for name in _STEADY if name in present)]
+    values: list[Any] = [columns.get(name) for name in names]
+    size = len(columns["rids"])
+    if not present <= _COUNTED or any(type(column) is not list or len(column) != size for column in values):
+        return []
+    tokens, *others = values
+    if not set(map(type, tokens)) <= {int}:
+        return []
+    # The names as well: a value may mean one column here, and another in the next message.
+    return list(zip(tokens, zip(*others, [present] * size, strict=True), strict=True))
 
 
 def embedding_meta(sample: Sample, facts: AnswerFacts, columns: dict[str, Any], row: int) -> dict[str, Any]:

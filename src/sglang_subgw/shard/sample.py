@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import EngineRejected, RequestError
 from .logprobs import Logprobs, column
-from .meta import AnswerFacts, meta_info
+from .meta import AnswerFacts, counts, meta_info
 
 OUTPUT_LISTS = ("output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs")
 """Lists of meta_info that run along the output tokens: an incremental answer holds their new part only."""
@@ -167,6 +167,20 @@ class Sample:
     def meta(self) -> dict[str, Any]:
         """The `meta_info` of the cumulative answer, alone."""
         return self._stamped(meta_info(self, self._facts, self._columns, self._row, self._abort))
+
+    def counts(self) -> tuple[int, tuple[Any, ...]] | None:
+        """Tokens so far, and all else that changes in `meta_info` while the sample goes on; None if that is not all.
+
+        It is not before the first answer either, which says when it was sent.
+        """
+        if not self._sent_at or self._columns is None:
+            return None
+        return counts(self, self._facts, self._columns, self._row)
+
+    @property
+    def weight_version(self) -> str:
+        """That of the weights which the engine has now."""
+        return self._facts.weight_version
 
     def on_output(self, columns: dict[str, Any], row: int) -> None:
         """Row `row` of a columnar message is this sample's next output."""

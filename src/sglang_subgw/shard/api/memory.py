@@ -6,6 +6,7 @@ import gc
 from typing import Final
 
 from ...errors import RequestRejected
+from ..freezing import freeze_fields
 from ..worker import TokenizerWorker
 from .alone import AloneCalls
 from .answers import FlushCacheReqOutput
@@ -79,9 +80,7 @@ class MemoryCalls(AloneCalls):
 
     async def async_freeze_gc(self) -> None:
         """Let the engine's processes and every worker take what they have now out of garbage collection."""
-        threshold = self.contract.server_args.get("gc_threshold")
-        known = {name for name, _ in self.contract.wire.schema.get("FreezeGCReq", ())}
-        self.worker.send("FreezeGCReq", {"gc_threshold": threshold} if "gc_threshold" in known else {})
+        self.worker.send("FreezeGCReq", freeze_fields(self.contract))
         await self.coordination.tell("freeze gc")
 
     def freeze_gc(self) -> None:
