@@ -29,12 +29,17 @@ class Frame:
         self._count = count
         self._offsets = [self._data.index(count.pack(mark)) for mark in marks]
 
-    def completed(self, counts: Sequence[int]) -> bytes:
-        """The frame with these counts."""
+    def completed(self, counts: Sequence[int]) -> bytearray:
+        """The frame with these counts, until it gets others."""
         pack, data = self._count.pack_into, self._data
         for offset, made in zip(self._offsets, counts, strict=True):
             pack(data, offset, made)
-        return bytes(data)
+        return data
+
+    def single(self) -> tuple[bytearray, int]:
+        """The frame of a single request, and where `FrameMaker.put` puts its count."""
+        (offset,) = self._offsets
+        return self._data, offset
 
 
 class FrameMaker:
@@ -43,6 +48,8 @@ class FrameMaker:
     def __init__(self, codec: FrameCodec, name: str, tokenizer: ByteTokenizer) -> None:
         self._codec = codec
         self._count = struct.Struct("<I" if name == "pickle" else ">I")
+        self.put = self._count.pack_into
+        """put(frame, offset, count)"""
         self._tokenizer = tokenizer
         self._token = ord("w")
 

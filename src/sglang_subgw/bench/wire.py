@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -27,47 +28,70 @@ from .frames import Frame, FrameMaker
 from .pace import Pace
 
 _STEPS_AHEAD: Final = 1
-_CREDIT_SECONDS: Final = 0.0001
-"""How long to wait for a shard that is behind: a twentieth of what it needs for a step of 128 streams."""
+_CREDIT_SECONDS: Final = 0.001
+"""How long to wait for a shard that is behind: less than it needs for what it has in hand, a step of 128 streams."""
+
+
+_exhaust: Final[Callable[[Iterable[object]], None]] = deque[object](maxlen=0).extend
+"""Go through an iterator, for what it does."""
 
 
 class _Stream:
     """One request that runs."""
 
-    __slots__ = ("ended", "frame", "limit", "made", "request", "rid", "sent", "streams")
+    __slots__ = ("ended", "frame", "limit", "request", "rid", "since", "streams")
 
-    def __init__(self, request: Struct) -> None:
+    def __init__(self, request: Struct, since: int) -> None:
         limit = request.sampling_params.max_new_tokens
         self.request = request
         self.rid: str = request.rid
         self.streams: bool = request.stream
         self.limit: int = CONTEXT_LENGTH if limit is None else limit
-        self.made = 0
-        self.sent = 0
+        self.since = since
+        """Its worker's steps before its first: it has made a token at each one since."""
         self.ended: dict[str, Any] | None = None
-        self.frame: Frame | None = None
+        self.frame: tuple[bytearray, int] | None = None
+        """Its own, and where the number of its tokens is."""
 
 
 class _Worker:
-    """One shard, and what runs for it."""
+    """One shard, and what runs for it.
+
+    A shard is to be the dearest part of what is measured: what costs here for each token, it can't have the processor
+    for. So a step runs no Python for each of its streams.
+    """
 
     def __init__(self, endpoint: str, transport: Transport, maker: FrameMaker, *, grouped: bool) -> None:
         self.endpoint = endpoint
         self.running: list[_Stream] = []
         self.slot: Slot | None = None
+        self._steps = 0
+        self._next_end = 0
+        """The step at which the first of them ends."""
         self._sent = 0
         self._transport = transport
         self._maker = maker
         self._grouped = grouped
-        self._streaming: list[_Stream] = []
+        self._since: list[int] | None = None
+        """Of those that stream; None when there are others now."""
         self._frame: Frame | None = None
+        self._data: list[bytearray] = []
+        self._offsets: list[int] = []
+        self._push: Callable[[bytes | bytearray], None] | None = None
 
     def add(self, request: Struct) -> None:
         """One more."""
-        self.running.append(_Stream(request))
-        self._frame = None
+        self.running.append(_Stream(request, self._steps))
+        self._changed()
 
-    def send(self, frame: bytes, role: str = "detokenizer") -> None:
+    def abort(self, rid: str) -> None:
+        """End those whose ids begin so at the next step; "" means all."""
+        for stream in self.running:
+            if stream.rid.startswith(rid):
+                stream.ended = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+                self._next_end = 0
+
+    def send(self, frame: bytes | bytearray, role: str = "detokenizer") -> None:
         """Push a frame."""
         self._sent += 1
         self._transport.send(role, self.endpoint, frame)
@@ -78,49 +102,56 @@ class _Worker:
 
     def step(self) -> None:
         """A token for every request, and what there is to send."""
-        ended = False
-        for stream in self.running:
-            stream.made += 1
-            if stream.made >= stream.limit:
-                stream.made = stream.limit
-                stream.ended = stream.ended or {"type": "length", "length": stream.limit}
-            ended = ended or stream.ended is not None
-        if ended:
+        self._steps += 1
+        if self._steps >= self._next_end:
             self._end()
+        if self._since is None:
+            self._prepare()
+        assert self._since is not None
+        if not self._since:
+            return
+        steps = self._steps
+        counts = [steps - since for since in self._since]
         if self._grouped:
-            self._send_grouped()
-        else:
-            self._send_single()
+            assert self._frame is not None
+            self.send(self._frame.completed(counts))
+            return
+        if self._push is None:
+            self._push = self._transport.sender("detokenizer", self.endpoint)
+        _exhaust(map(self._maker.put, self._data, self._offsets, counts))
+        _exhaust(map(self._push, self._data))
+        self._sent += len(counts)
+
+    def _changed(self) -> None:
+        self._since = None
+        self._next_end = min((stream.since + stream.limit for stream in self.running), default=0)
+
+    def _prepare(self) -> None:
+        streaming = [stream for stream in self.running if stream.streams]
+        self._since = [stream.since for stream in streaming]
+        if self._grouped:
+            if streaming:
+                self._frame = self._maker.frame([stream.request for stream in streaming], grouped=True)
+            return
+        for stream in streaming:
+            if stream.frame is None:
+                stream.frame = self._maker.frame([stream.request], grouped=False).single()
+        frames = [stream.frame for stream in streaming if stream.frame is not None]
+        self._data = [data for data, _ in frames]
+        self._offsets = [offset for _, offset in frames]
 
     def _end(self) -> None:
         going_on = []
         for stream in self.running:
-            if stream.ended is None:
+            made = min(self._steps - stream.since, stream.limit)
+            if stream.ended is None and made < stream.limit:
                 going_on.append(stream)
                 continue
-            unsent = stream.made - stream.sent
-            self.send(self._maker.last(stream.request, tokens=stream.made, unsent=unsent, reason=stream.ended))
+            reason = stream.ended or {"type": "length", "length": stream.limit}
+            unsent = 1 if stream.streams else made
+            self.send(self._maker.last(stream.request, tokens=made, unsent=unsent, reason=reason))
         self.running = going_on
-        self._frame = None
-
-    def _send_grouped(self) -> None:
-        if self._frame is None:
-            self._streaming = [stream for stream in self.running if stream.streams]
-            if not self._streaming:
-                return
-            self._frame = self._maker.frame([stream.request for stream in self._streaming], grouped=True)
-        self.send(self._frame.completed([stream.made for stream in self._streaming]))
-        for stream in self._streaming:
-            stream.sent = stream.made
-
-    def _send_single(self) -> None:
-        for stream in self.running:
-            if stream.streams:
-                frame = stream.frame
-                if frame is None:
-                    frame = stream.frame = self._maker.frame([stream.request], grouped=False)
-                stream.sent = stream.made
-                self.send(frame.completed((stream.made,)))
+        self._changed()
 
 
 class WireEngine:
@@ -209,9 +240,8 @@ class WireEngine:
                 for item in message.batch:
                     self._worker(item.http_worker_ipc).add(item)
             case "AbortReq":
-                for stream in [stream for worker in self._workers.values() for stream in worker.running]:
-                    if message.abort_all or stream.rid.startswith(message.rid):
-                        stream.ended = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+                for worker in self._workers.values():
+                    worker.abort("" if message.abort_all else message.rid)
             case "FlushCacheReqInput":
                 idle = not any(worker.running for worker in self._workers.values())
                 self._answer(message, "FlushCacheReqOutput", success=idle)

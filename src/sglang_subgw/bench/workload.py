@@ -35,6 +35,8 @@ class Group:
     """Between an answer and the next request."""
     bytes_per_second: int = 0
     """How fast each connection reads; 0 for all there is."""
+    look_seconds: float = 0.0
+    """How often each connection reads what has come; 0 for at once."""
     background: bool = False
     """Load beside what is measured: its events and times are kept apart."""
 
