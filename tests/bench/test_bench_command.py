@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -113,6 +115,9 @@ def test_the_list_says_what_each_scenario_is(capsys: pytest.CaptureFixture[str])
         (["chat-64", "--against", "dynamo"], "dynamo"),
         (["chat-64", "--url", "127.0.0.1:8000"], "no address"),
         (["chat-64", "--colour"], "--colour"),
+        (["chat-64", "--sglang-python", sys.executable], "--sglang-python"),
+        (["chat-64", "--against", "sglang", "--sglang-python", "/nowhere/python"], "/nowhere/python can't be asked"),
+        (["chat-64", "--against", "sglang", "--sglang-python", "/bin/false"], "/bin/false has no SGLang"),
     ],
 )
 def test_a_wrong_option_is_refused_by_name(argv: list[str], said: str) -> None:
@@ -124,12 +129,17 @@ def test_a_wrong_option_is_refused_by_name(argv: list[str], said: str) -> None:
 @pytest.mark.skipif(find_spec("sglang") is None, reason="sglang is not installed")
 @pytest.mark.timeout(600)
 def test_sglangs_own_server_is_measured_beside_a_gateway(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # The same one under another name stands for that of another version.
+    other = tmp_path / "python"
+    other.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    other.chmod(0o700)
     options = ("--modes", "subinterp", "--shards", "1", "--against", "sglang", "--rounds", "1", "--out", str(tmp_path))
-    assert bench(["chat-64", *TINY, *options]) == 0
+    assert bench(["chat-64", *TINY, *options, "--sglang-python", str(other)]) == 0
     (case,) = json.loads((tmp_path / "results.json").read_text())["scenarios"][0]["cases"]
     summaries = {variant["name"]: variant["summary"] for variant in case["variants"]}
-    assert summaries.keys() == {"subinterp-1", "sglang-1", "floor-send", "floor-uvloop"}
-    for name in ("subinterp-1", "sglang-1"):
+    version = metadata.version("sglang")
+    assert summaries.keys() == {"subinterp-1", "sglang-1", f"sglang{version}-1", "floor-send", "floor-uvloop"}
+    for name in ("subinterp-1", "sglang-1", f"sglang{version}-1"):
         parts = {metric.removesuffix(" us/event") for metric in summaries[name] if metric.endswith(" us/event")}
         assert {"shards", "detokenizer", "scheduler", "load"} <= parts
         assert summaries[name]["errors"]["high"] == 0

@@ -16,6 +16,12 @@ from ..errors import BenchError
 
 _END_SECONDS: Final = 60.0
 _LOG_LINES: Final = 15
+_PACKAGE_PARENT: Final = Path(__file__).parents[2]
+
+
+def importable() -> dict[str, str]:
+    """Environment for another Python, which has this package's dependencies, but not the package."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(_PACKAGE_PARENT), os.environ.get("PYTHONPATH"))))}
 
 
 class Child:

@@ -17,6 +17,7 @@ from .progress import Bar
 from .report import write_report
 from .runner import Bench, Outcome, Plan
 from .scenarios import SCENARIOS, Scenario, scenario
+from .servers import sglang_version
 from .table import render
 from .workload import FORMATS
 
@@ -73,6 +74,11 @@ def _plan(options: argparse.Namespace) -> Plan:
     unknown = [one for one in against if one not in _OTHERS and "://" not in one]
     if unknown:
         raise ConfigError(f"--against takes {', '.join(_OTHERS)} or a URL, not {unknown[0]!r}.")
+    if options.sglang_python and "sglang" not in against:
+        raise ConfigError("--sglang-python says which other SGLang to measure.", hint="It needs --against sglang.")
+    for python in options.sglang_python or ():
+        # Now, not after the half minute that an engine takes to start.
+        sglang_version(python)
     return Plan(
         engine=engine,
         modes=_choices("--modes", options.modes, [mode.value for mode in SHARD_MODES]),
@@ -88,6 +94,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         loop=options.loop,
         engine_argv=("--model-path", options.model_path) if options.model_path else (),
         pythons=tuple(options.python or ()),
+        sglang_pythons=tuple(options.sglang_python or ()),
         generators=options.generators,
     )
 
@@ -143,6 +150,12 @@ def _parser() -> CommandParser:
         action="append",
         metavar="WHAT",
         help="sglang, sglang-rust (its own servers, with as many workers), or a URL",
+    )
+    add(
+        "--sglang-python",
+        action="append",
+        metavar="PATH",
+        help="with --against sglang: a Python with another SGLang, whose server is measured as well",
     )
     add("--url", help="measure what runs there instead of gateways of its own")
     add(

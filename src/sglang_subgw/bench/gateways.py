@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from ..contract import Segment, Word
 from . import cpu
-from .child import Child
+from .child import Child, importable
 from .memory import Memory, memory_of
 from .targets import DETOKENIZER, ENGINE, MAIN, SCHEDULER, SHARDS, Seconds, Target, part_of
-
-_PACKAGE_PARENT: Final = Path(__file__).parents[2]
 
 
 class GatewayHost:
@@ -41,7 +38,7 @@ class GatewayHost:
         if settings["engine"] == "wire":
             self._wire = Child("wire", settings, log=self._log)
             settings = {"engine": "attached", "target": self._wire.hear()["segment"]}
-        self._child = Child("host", settings, log=self._log, python=self._python, environment=_importable())
+        self._child = Child("host", settings, log=self._log, python=self._python, environment=importable())
         while "phase" in (message := self._child.hear()):
             on_phase(message["phase"])
         self.model = message["model"]
@@ -131,8 +128,3 @@ class GatewayTarget(Target):
     def balance(self) -> list[int]:
         assert self._segment is not None
         return [self._segment.slots[i].get(Word.CHUNKS) for i in self._slots]
-
-
-def _importable() -> dict[str, str]:
-    """For another Python, which has this package's dependencies, but not the package."""
-    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(_PACKAGE_PARENT), os.environ.get("PYTHONPATH"))))}

@@ -33,6 +33,8 @@ class Plan:
     against_sglang: bool = False
     against_rust: bool = False
     """SGLang's Rust server, with as many tokenizing and detokenizing threads."""
+    sglang_pythons: tuple[str, ...] = ()
+    """Others than this one whose SGLang's server is to be measured as well."""
     urls: tuple[str, ...] = ()
     rounds: int = 3
     floors: bool = True
@@ -67,7 +69,7 @@ class Bench:
         self._on_phase = on_phase
         self._stack = ExitStack()
         self._hosts: dict[tuple[str, bool, str], GatewayHost] = {}
-        self._stocks: dict[tuple[bool, int, bool], Stock] = {}
+        self._stocks: dict[tuple[bool, int, bool, str], Stock] = {}
         self.start_seconds: dict[str, float] = {}
         """Of engines and servers, until they were up."""
 
@@ -115,6 +117,7 @@ class Bench:
                 targets.append(GatewayTarget(f"python{host.python}-{shards}", host, config))
             if plan.against_sglang and kind != "wire":
                 targets.append(self._stock(ungrouped, shards, rust=False))
+                targets += [self._stock(ungrouped, shards, rust=False, python=one) for one in plan.sglang_pythons]
             if plan.against_rust and kind != "wire":
                 targets.append(self._stock(ungrouped, shards, rust=True))
         targets += [Remote(url, url) for url in plan.urls]
@@ -134,12 +137,12 @@ class Bench:
             self._hosts[key] = host
         return self._hosts[key]
 
-    def _stock(self, ungrouped: bool, workers: int, *, rust: bool) -> Stock:
-        key = ungrouped, workers, rust
+    def _stock(self, ungrouped: bool, workers: int, *, rust: bool, python: str = sys.executable) -> Stock:
+        key = ungrouped, workers, rust, python
         if key not in self._stocks:
             self._on_phase(f"starting SGLang's own {'Rust ' if rust else ''}server with {workers} workers")
             settings = self._settings(self._plan.engine, ungrouped)
-            stock = Stock(settings, workers=workers, rust=rust, log=self._directory / "sglang.log")
+            stock = Stock(settings, workers=workers, rust=rust, log=self._directory / "sglang.log", python=python)
             self._stack.callback(stock.end)
             stock.open()
             self.start_seconds[stock.name] = stock.start_seconds[0]

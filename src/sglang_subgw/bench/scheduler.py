@@ -48,13 +48,12 @@ def run_scheduler(
     server_args: Any,
     port_args: Any,
     gpu_id: int,
-    tp_rank: int,
-    pp_rank: int,
-    dp_rank: int | None,
-    pipe_writer: Any,
-    *display_ranks: int | None,
+    *ranks_and_writer: Any,
 ) -> None:
-    """Serve in a process that SGLang spawned, until it is told to stop or its parent ends."""
+    """Serve in a process that SGLang spawned, until it is told to stop or its parent ends.
+
+    How many ranks there are differs between SGLang's versions: the data-parallel one is before the writer in each.
+    """
     import psutil  # type: ignore
     from setproctitle import setproctitle
     from sglang.srt.utils.common import kill_itself_when_parent_died
@@ -65,6 +64,8 @@ def run_scheduler(
     setproctitle("sglang::scheduler (simulated)")
     parent = psutil.Process().parent()
     started = time.monotonic()
+    writer_place = next(i for i, argument in enumerate(ranks_and_writer) if hasattr(argument, "send"))
+    dp_rank, pipe_writer = ranks_and_writer[writer_place - 1 : writer_place + 1]
     try:
         ranks = {"world_rank": 0, "dp_rank": dp_rank, "gpu_id": gpu_id}
         io, context_length = open_io(server_args, port_args, ranks, _MAX_TOTAL_TOKENS)

@@ -6,6 +6,8 @@ import http.client
 import json
 import os
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -14,20 +16,26 @@ from urllib.parse import urlsplit
 from ..contract import Segment, Word, segment_names
 from ..errors import BenchError, ConfigError
 from . import cpu
-from .child import Child
+from .child import Child, importable
 from .targets import MAIN, SCHEDULER, SHARDS, Processes, Seconds
 
 _READY_SECONDS: Final = 300.0
 _LOOK_SECONDS: Final = 0.1
+_ANSWER_SECONDS: Final = 30.0
 _LISTENING: Final = "0A"
 
 
 class Stock(Processes):
     """SGLang's own server, which stays up between its runs: it takes half a minute to start."""
 
-    def __init__(self, settings: dict[str, Any], *, workers: int, rust: bool, log: Path) -> None:
-        super().__init__(f"sglang-rust-{workers}" if rust else f"sglang-{workers}")
+    def __init__(
+        self, settings: dict[str, Any], *, workers: int, rust: bool, log: Path, python: str = sys.executable
+    ) -> None:
+        """`python` has the SGLang that is meant, and with it what this package needs."""
+        version = "" if python == sys.executable else sglang_version(python)
+        super().__init__(f"sglang{version}-rust-{workers}" if rust else f"sglang{version}-{workers}")
         self.mode = "sglang-rust" if rust else "sglang"
+        self._python = python
         self._rust = rust
         self._settings = settings
         self.shards = self._workers = workers
@@ -40,7 +48,8 @@ class Stock(Processes):
         started = time.monotonic()
         self.address = ("127.0.0.1", _free_port())
         settings = {**self._settings, "workers": self._workers, "rust": self._rust, "port": self.address[1]}
-        self._child = Child("stock", settings, log=self._log, environment={"TMPDIR": str(self._log.parent)})
+        environment = {"TMPDIR": str(self._log.parent), **importable()}
+        self._child = Child("stock", settings, log=self._log, python=self._python, environment=environment)
         self.pid = self._child.pid
         _wait_until_healthy(self.address, self._child)
         self.start_seconds = (time.monotonic() - started,)
@@ -69,6 +78,19 @@ class Stock(Processes):
         if self._child is not None:
             self._child.close()
             self._child = None
+
+
+def sglang_version(python: str) -> str:
+    """The version of the SGLang that a Python has; raises ConfigError for one without it, or what is no Python."""
+    ask = "import importlib.metadata as metadata; print(metadata.version('sglang'))"
+    try:
+        run = subprocess.run([python, "-c", ask], capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise ConfigError(f"{python} can't be asked for its SGLang: {exc}") from exc
+    if run.returncode:
+        reason = run.stderr.strip().rpartition("\n")[2]
+        raise ConfigError(f"{python} has no SGLang: {reason}", hint="--sglang-python takes a Python that has one.")
+    return run.stdout.strip()
 
 
 class Remote(Processes):
