@@ -11,6 +11,7 @@ from .expand import Prompt
 from .limits import check_booleans, check_common, check_positions, fit
 from .request import GenerateRequest
 from .routing import check_ranks
+from .token_ids import packed
 
 
 def check_request(request: GenerateRequest, contract: EngineContract) -> None:
@@ -58,7 +59,7 @@ def check_prompt(prompt: Prompt, ids: list[int], sampling: dict[str, Any], contr
             "Please set `--enable-custom-logit-processor` to enable this feature.",
             param="custom_logit_processor",
         )
-    return array("q", ids)
+    return packed(ids)
 
 
 def _check_logprobs(prompt: Prompt, vocab_size: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from typing import Any
 
 from ..contract import EngineContract
@@ -18,6 +17,7 @@ from .ready import Ready, names_adapters, priority_of
 from .request import EmbeddingRequest
 from .routing import follows_rooms
 from .sampling import normalize
+from .token_ids import packed
 from .tokenizer import ShardTokenizer
 
 type Tokens = tuple[list[int], list[int] | None]
@@ -70,7 +70,7 @@ class Embedding(Family[EmbeddingRequest, EmbeddingPrompt]):
         fields: dict[str, Any] = {
             "http_worker_ipc": self.endpoint,
             "input_text": None,
-            "input_ids": array("q", ids),
+            "input_ids": packed(ids),
             "mm_inputs": None,
             "token_type_ids": types,
         }
