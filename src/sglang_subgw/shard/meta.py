@@ -94,10 +94,12 @@ def _rows(columns: dict[str, Any]) -> list[tuple[int, tuple[Any, ...]]]:
     present = _present(columns)
     names = [*_COUNTS, *(name for name in _STEADY if name in present)]
     values: list[Any] = [columns.get(name) for name in names]
-    size = len(columns["rids"])
-    if not present <= _COUNTED or any(type(column) is not list or len(column) != size for column in values):
+    if not present <= _COUNTED or any(type(column) is not list for column in values):
         return []
     tokens, *others = values
+    size = len(tokens)
+    if any(len(column) != size for column in others):
+        return []
     if not set(map(type, tokens)) <= {int}:
         return []
     # The names as well: a value may mean one column here, and another in the next message.
