@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from shard_values import contract
 from stock_embedding import VOCAB_SIZE, Tokens, scripted_answers, stock_scorer
@@ -135,6 +135,7 @@ MODELS = list(
 
 @pytest.mark.parametrize(("architecture", "together"), MODELS, ids=str)
 @given(arguments=ARGUMENTS)
+@example(arguments={"query": [], "items": ["#"], "label_token_ids": [1], "score_extraction_token_id": EXTRACTION})
 def test_results_and_refusals_are_sglangs(
     srt: Any, architecture: str, together: bool, arguments: dict[str, Any]
 ) -> None:

@@ -81,12 +81,14 @@ class _Building:
         return self._id_prompts(query, items)
 
     async def _encode(self) -> tuple[Ids, list[Ids]]:
-        # The items continue the query: only that gets special tokens.
-        query = self._query if isinstance(self._query, list) else (await self._tokenizer.encode_all([self._query]))[0]
         texts = [item for item in self._items if isinstance(item, str)]
+        # Before texts, an empty list is an empty text, as SGLang has it.
+        query = "" if self._together and texts and not self._query else self._query
+        # The items continue the query: only that gets special tokens.
+        ids = query if isinstance(query, list) else (await self._tokenizer.encode_all([query]))[0]
         if not texts:
-            return query, self._id_items()
-        return query, await self._tokenizer.encode_all(texts, add_special_tokens=False)
+            return ids, self._id_items()
+        return ids, await self._tokenizer.encode_all(texts, add_special_tokens=False)
 
     def _id_items(self) -> list[Ids]:
         return [item for item in self._items if isinstance(item, list)]
