@@ -62,7 +62,6 @@ class Host:
         gateway = Gateway(self._engine, GatewayConfig(host="127.0.0.1", port=0, log_level="warning", **config))
         gateway.start()
         self._gateway = gateway
-        gc.freeze()
         assert gateway.segment is not None
         # There may be more slots than shards: a gateway can grow.
         ids = {i: thread for i, slot in enumerate(gateway.segment.slots) if (thread := slot.get(Word.THREAD_ID))}
@@ -102,6 +101,8 @@ def main() -> int:
     try:
         with ENGINES[settings["engine"]](settings, lambda phase: parent.say(phase=phase)) as engine:
             host = Host(engine)
+            # As the command line's own process does.
+            gc.freeze()
             parent.say(python=python_name(), model=engine.contract.model.served_model_name)
             try:
                 for message in parent.messages():

@@ -41,6 +41,9 @@ def run_gateway(config: GatewayConfig, signals: Signals, open_engine: OpenEngine
                     stack.callback(admin_socket.close)
                 with Progress() as progress:
                     engine = stack.enter_context(open_engine(progress.phase))
+                    # All that SGLang imported: a full collection would stop the router for as long as it took. Not
+                    # what shards make, in mode thread here as well: that goes with them.
+                    gc.freeze()
                     progress.phase(f"starting {config.shards} shards in mode {choice.mode}")
                     gateway = Gateway(engine, config, sockets=sockets, choice=choice, admin_socket=admin_socket)
                     gateway.on_end = lambda: signals.events.put("ended")
@@ -49,8 +52,6 @@ def run_gateway(config: GatewayConfig, signals: Signals, open_engine: OpenEngine
                     with signals.held(gateway.cancel_start):
                         gateway.start()
                     signals.queue_from_now()
-                # All that SGLang imported: a full collection would stop the router for as long as it took.
-                gc.freeze()
                 print(banner(gateway, progress.seconds), flush=True)
                 cause = _wait(gateway, signals)
                 gateway.raise_failure()
