@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from sglang_subgw.bench.frames import WORD, FrameMaker
+from sglang_subgw.bench.wire import Worker
 from sglang_subgw.engine.simulated.frames import frame_codec
 from sglang_subgw.engine.simulated.structs import Struct, make
 from sglang_subgw.engine.simulated.tokenizer import ByteTokenizer
@@ -57,3 +60,57 @@ def test_the_last_frame_has_all_that_was_not_sent(codec: str) -> None:
     assert message.output_strs == [WORD * 3]
     assert len(message.output_ids[0]) == 3
     assert message.completion_tokens == [9]
+
+
+class Kept:
+    """A transport that keeps what it was given, read."""
+
+    def __init__(self, codec: str) -> None:
+        self._wire = frame_codec(codec)
+        self.messages: list[Any] = []
+
+    def send(self, role: str, worker: str, frame: bytes | bytearray) -> None:
+        self.messages.append(self._wire.decode(bytes(frame)))
+
+    def sender(self, role: str, worker: str) -> Callable[[bytes | bytearray], None]:
+        return partial(self.send, role, worker)
+
+    def take(self) -> dict[str, tuple[int, str, Any]]:
+        """Of each request in the messages since the last time: its tokens, its new text, why it ended."""
+        taken, self.messages = self.messages, []
+        return {
+            rid: (message.completion_tokens[row], message.output_strs[row], message.finished_reasons[row])
+            for message in taken
+            for row, rid in enumerate(message.rids)
+        }
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+def test_a_worker_tells_each_token_once_and_each_end(codec: str, grouped: bool) -> None:
+    kept = Kept(codec)
+    maker = FrameMaker(frame_codec(codec), codec, ByteTokenizer())
+    worker = Worker("ipc:///x/shard-0.ipc", kept, maker, grouped=grouped)  # type: ignore[arg-type]
+    first, second, third = ("a" * 32, "b" * 32, "c" * 32)
+    worker.add(_request(first))
+    worker.step()
+    worker.add(_request(second))
+    assert kept.take() == {first: (1, WORD, None)}
+    worker.step()
+    assert kept.take() == {first: (2, WORD, None), second: (1, WORD, None)}
+    worker.abort(first)
+    worker.add(_request(third))
+    worker.step()
+    told = kept.take()
+    assert told.pop(first)[:2] == (3, WORD)
+    assert told == {second: (2, WORD, None), third: (1, WORD, None)}
+    for step in range(2, 9):
+        worker.step()
+        told = kept.take()
+        assert told.pop(third) == (step, WORD, None)
+        assert told.pop(second) == (step + 1, WORD, {"type": "length", "length": 9} if step == 8 else None)
+        assert told == {}
+    worker.step()
+    assert kept.take() == {third: (9, WORD, {"type": "length", "length": 9})}
+    assert worker.running == []
+    worker.step()
+    assert kept.take() == {}

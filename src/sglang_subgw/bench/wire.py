@@ -31,7 +31,6 @@ _STEPS_AHEAD: Final = 1
 _CREDIT_SECONDS: Final = 0.001
 """How long to wait for a shard that is behind: less than it needs for what it has in hand, a step of 128 streams."""
 
-
 _exhaust: Final[Callable[[Iterable[object]], None]] = deque[object](maxlen=0).extend
 """Go through an iterator, for what it does."""
 
@@ -53,12 +52,17 @@ class _Stream:
         self.frame: tuple[bytearray, int] | None = None
         """Its own, and where the number of its tokens is."""
 
+    @property
+    def ends_at(self) -> int:
+        """The step of its last token."""
+        return self.since + self.limit if self.ended is None else 0
 
-class _Worker:
+
+class Worker:
     """One shard, and what runs for it.
 
     A shard is to be the dearest part of what is measured: what costs here for each token, it can't have the processor
-    for. So a step runs no Python for each of its streams.
+    for. So a step calls nothing in Python for each of its streams.
     """
 
     def __init__(self, endpoint: str, transport: Transport, maker: FrameMaker, *, grouped: bool) -> None:
@@ -124,7 +128,7 @@ class _Worker:
 
     def _changed(self) -> None:
         self._since = None
-        self._next_end = min((stream.since + stream.limit for stream in self.running), default=0)
+        self._next_end = min((stream.ends_at for stream in self.running), default=0)
 
     def _prepare(self) -> None:
         streaming = [stream for stream in self.running if stream.streams]
@@ -173,7 +177,7 @@ class WireEngine:
         self._codec = frame_codec(codec)
         self._maker = FrameMaker(self._codec, codec, tokenizer)
         self._transport = Transport(self.contract.wire.worker_endpoint)
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, Worker] = {}
         self._credit = Credit()
         self._stopping = False
 
@@ -207,14 +211,14 @@ class WireEngine:
             self._credit.close()
             self._transport.close(linger_ms=0)
 
-    def _run_free(self, busy: list[_Worker]) -> None:
+    def _run_free(self, busy: list[Worker]) -> None:
         ready = [worker for worker in busy if worker.keeps_up(self._slot(worker))]
         for worker in ready:
             worker.step()
         if not ready:
             time.sleep(_CREDIT_SECONDS)
 
-    def _slot(self, worker: _Worker) -> Slot:
+    def _slot(self, worker: Worker) -> Slot:
         if worker.slot is None:
             worker.slot = self._credit.slot(worker.endpoint)
         return worker.slot
@@ -223,9 +227,9 @@ class WireEngine:
         while (frame := self._transport.receive()) is not None:
             self._handle(self._codec.decode(frame))
 
-    def _worker(self, endpoint: str) -> _Worker:
+    def _worker(self, endpoint: str) -> Worker:
         if endpoint not in self._workers:
-            self._workers[endpoint] = _Worker(endpoint, self._transport, self._maker, grouped=self._grouped)
+            self._workers[endpoint] = Worker(endpoint, self._transport, self._maker, grouped=self._grouped)
         return self._workers[endpoint]
 
     def _handle(self, message: Struct) -> None:
