@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from sglang_subgw.bench.feed import Worker
 from sglang_subgw.bench.frames import WORD, FrameMaker
-from sglang_subgw.bench.wire import Worker
 from sglang_subgw.engine.simulated.frames import frame_codec
 from sglang_subgw.engine.simulated.structs import Struct, make
 from sglang_subgw.engine.simulated.tokenizer import ByteTokenizer
