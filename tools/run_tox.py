@@ -49,7 +49,7 @@ ENVIRONMENTS = (
     Environment("py313", "3.13", limit_s=32 * 60, modes="subinterp,process"),
     Environment("py314", "3.14", limit_s=8 * 60),
     Environment("py313t", "3.13t", limit_s=22 * 60, disk_gb=2, build="build_free_threaded.sh", modes="thread"),
-    Environment("sglang", "3.13", limit_s=50 * 60, disk_gb=12),
+    Environment("sglang", "3.13", limit_s=58 * 60, disk_gb=12),
 )
 
 

@@ -15,6 +15,7 @@ import pytest
 from sglang_subgw.__main__ import main
 from sglang_subgw.bench.command import bench
 from sglang_subgw.bench.scenarios import SCENARIOS
+from sglang_subgw.bench.servers import Stock
 from sglang_subgw.config import Mode
 from sglang_subgw.errors import ConfigError
 from support.stack import Stack
@@ -127,19 +128,25 @@ def test_a_wrong_option_is_refused_by_name(argv: list[str], said: str) -> None:
 
 @pytest.mark.sglang
 @pytest.mark.skipif(find_spec("sglang") is None, reason="sglang is not installed")
-@pytest.mark.timeout(600)
-def test_sglangs_own_server_is_measured_beside_a_gateway(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # The same one under another name stands for that of another version.
+def test_the_server_of_another_pythons_sglang_has_its_version_in_its_name(tmp_path: Path) -> None:
     other = tmp_path / "python"
     other.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     other.chmod(0o700)
+    stock = Stock({}, workers=2, rust=False, log=tmp_path / "log", python=str(other))
+    assert stock.name == f"sglang{metadata.version('sglang')}-2"
+    assert Stock({}, workers=2, rust=True, log=tmp_path / "log").name == "sglang-rust-2"
+
+
+@pytest.mark.sglang
+@pytest.mark.skipif(find_spec("sglang") is None, reason="sglang is not installed")
+@pytest.mark.timeout(600)
+def test_sglangs_own_server_is_measured_beside_a_gateway(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--modes", "subinterp", "--shards", "1", "--against", "sglang", "--rounds", "1", "--out", str(tmp_path))
-    assert bench(["chat-64", *TINY, *options, "--sglang-python", str(other)]) == 0
+    assert bench(["chat-64", *TINY, *options]) == 0
     (case,) = json.loads((tmp_path / "results.json").read_text())["scenarios"][0]["cases"]
     summaries = {variant["name"]: variant["summary"] for variant in case["variants"]}
-    version = metadata.version("sglang")
-    assert summaries.keys() == {"subinterp-1", "sglang-1", f"sglang{version}-1", "floor-send", "floor-uvloop"}
-    for name in ("subinterp-1", "sglang-1", f"sglang{version}-1"):
+    assert summaries.keys() == {"subinterp-1", "sglang-1", "floor-send", "floor-uvloop"}
+    for name in ("subinterp-1", "sglang-1"):
         parts = {metric.removesuffix(" us/event") for metric in summaries[name] if metric.endswith(" us/event")}
         assert {"shards", "detokenizer", "scheduler", "load"} <= parts
         assert summaries[name]["errors"]["high"] == 0
