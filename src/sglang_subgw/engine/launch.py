@@ -76,7 +76,11 @@ def launch(
                 _start(engine, server_args, children)
             phase("reading what shards must know")
             running = RunningEngine(engine, children, routers, runtime_dir)
-            freeze_engine(running.contract)
+            try:
+                freeze_engine(running.contract)
+            except BaseException:
+                running.end_services()
+                raise
             return running
     except BaseException:
         close_engine(engine, children, routers, graceful=False)
