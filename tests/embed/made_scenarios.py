@@ -96,19 +96,24 @@ def stopped() -> dict[str, Any]:
     """In the main thread, by another one while the scheduler loads."""
     gateway = made()
     began: list[float] = []
+    stops: list[threading.Timer] = []
 
     class Stop(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if "loading the model" in record.getMessage():
                 began.append(time.monotonic())
-                threading.Timer(0.5, gateway.stop).start()
+                stops.append(threading.Timer(0.5, gateway.stop))
+                stops[-1].start()
 
     logging.getLogger("sglang_subgw").addHandler(Stop())
     logging.getLogger("sglang_subgw").setLevel("INFO")
     try:
         gateway.start()
     except StartStopped as exc:
-        return {"failure": str(exc), "seconds": time.monotonic() - began[0]}
+        out = {"failure": str(exc), "seconds": time.monotonic() - began[0]}
+        for timer in stops:  # start() ends first, stop() may still be on its way back
+            timer.join(30)
+        return {**out, "stops": len(stops)}
     return {}
 
 
