@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 from array import array
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 from sglang_subgw.bench.feed import Worker
 from sglang_subgw.bench.frames import WORD, FrameMaker
+from sglang_subgw.bench.line import HEAD_SIZE, Line, framed
 from sglang_subgw.engine.simulated.frames import frame_codec
 from sglang_subgw.engine.simulated.structs import Struct, make
 from sglang_subgw.engine.simulated.tokenizer import ByteTokenizer
@@ -63,17 +67,18 @@ def test_the_last_frame_has_all_that_was_not_sent(codec: str) -> None:
 
 
 class Kept:
-    """A transport that keeps what it was given, read."""
+    """A line that keeps what it was given, read."""
 
     def __init__(self, codec: str) -> None:
         self._wire = frame_codec(codec)
         self.messages: list[Any] = []
 
-    def send(self, role: str, worker: str, frame: bytes | bytearray) -> None:
-        self.messages.append(self._wire.decode(bytes(frame)))
-
-    def sender(self, role: str, worker: str) -> Callable[[bytes | bytearray], None]:
-        return partial(self.send, role, worker)
+    def write(self, messages: bytes | bytearray) -> None:
+        at = 0
+        while at < len(messages):
+            begin = at + HEAD_SIZE
+            at = begin + int.from_bytes(messages[begin - 8 : begin])
+            self.messages.append(self._wire.decode(bytes(messages[begin:at])))
 
     def take(self) -> dict[str, tuple[int, str, Any]]:
         """Of each request in the messages since the last time: its tokens, its new text, why it ended."""
@@ -114,3 +119,39 @@ def test_a_worker_tells_each_token_once_and_each_end(codec: str, grouped: bool) 
     assert worker.running == []
     worker.step()
     assert kept.take() == {}
+
+
+@pytest.fixture
+def pull(tmp_path: Path) -> Iterator[zmq.Socket[bytes]]:
+    with zmq.Context() as context, context.socket(zmq.PULL) as socket:
+        socket.linger = 0
+        socket.rcvtimeo = 10_000
+        socket.bind(f"ipc://{tmp_path}/pull")
+        yield socket
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 70_000])
+def test_what_a_line_sends_libzmq_receives(pull: zmq.Socket[bytes], tmp_path: Path, size: int) -> None:
+    messages = [bytes([number]) * size for number in range(3)]
+    line = Line(f"ipc://{tmp_path}/pull")
+    try:
+        line.write(b"".join(map(framed, messages)))
+        line.write(framed(b"last"))
+        assert [pull.recv() for _ in range(4)] == [*messages, b"last"]
+    finally:
+        line.close()
+
+
+def test_a_line_to_nobody_and_to_another_protocol_says_so(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Line(f"ipc://{tmp_path}/nobody")
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(f"{tmp_path}/other")
+        other.listen()
+        with ThreadPoolExecutor(1) as pool:
+            connecting = pool.submit(Line, f"ipc://{tmp_path}/other")
+            peer, _ = other.accept()
+            with peer:
+                peer.sendall(b"HTTP/1.1 400 Bad Request".ljust(64))
+                with pytest.raises(ConnectionError, match="greets with b'HTTP"):
+                    connecting.result()

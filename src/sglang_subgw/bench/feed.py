@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import Any, Final
 
 from ..contract import Slot
 from ..engine.simulated.structs import Struct
-from ..engine.simulated.transport import Transport
 from .credit import messages_seen
 from .engines import CONTEXT_LENGTH
 from .frames import Frame, FrameMaker
+from .line import HEAD_SIZE, Line, framed
 
 _STEPS_AHEAD: Final = 1
+_SURE: Final = 0.75
+"""Of the time that a shard takes for a step: sooner it will not have taken in the next."""
+_LOOK: Final = 0.125
+_WEIGHT: Final = 0.2
+"""Of the last step in that time: a shard may take in two at once."""
+_STEP_SECONDS: Final = (0.0005, 0.01)
+"""What is believed of that time, at least and at most."""
 
 _exhaust: Final[Callable[[Iterable[object]], None]] = deque[object](maxlen=0).extend
 """Go through an iterator, for what it does."""
@@ -49,23 +58,25 @@ class Worker:
     for. So a step calls nothing in Python for each of its streams.
     """
 
-    def __init__(self, endpoint: str, transport: Transport, maker: FrameMaker, *, grouped: bool) -> None:
+    def __init__(self, endpoint: str, line: Line, maker: FrameMaker, *, grouped: bool) -> None:
         self.endpoint = endpoint
         self.running: list[_Stream] = []
         self.slot: Slot | None = None
         self._steps = 0
+        self._stepped = 0.0
+        self._step_seconds = _STEP_SECONDS[0]
         self._next_end = 0
         """The step at which the first of them ends."""
         self._sent = 0
-        self._transport = transport
+        self._line = line
         self._maker = maker
         self._grouped = grouped
         self._since: list[int] | None = None
         """Of those that stream; None when there are others now."""
         self._frame: Frame | None = None
-        self._data: list[bytearray] = []
+        self._data = bytearray()
+        """Not grouped: a step's messages, one after the other."""
         self._offsets: list[int] = []
-        self._push: Callable[[bytes | bytearray], None] | None = None
 
     def add(self, request: Struct) -> None:
         """One more."""
@@ -79,18 +90,31 @@ class Worker:
                 stream.ended = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
                 self._next_end = 0
 
-    def send(self, frame: bytes | bytearray, role: str = "detokenizer") -> None:
-        """Push a frame."""
+    def close(self) -> None:
+        """Nothing more is sent."""
+        self._line.close()
+
+    def send(self, frame: bytes | bytearray) -> None:
+        """Push a frame; raises OSError as `step` does when the shard is gone."""
         self._sent += 1
-        self._transport.send(role, self.endpoint, frame)
+        self._line.write(framed(frame))
 
     def keeps_up(self, slot: Slot) -> bool:
         """Whether it is no more than so many steps behind."""
         return self._sent - messages_seen(slot) <= _STEPS_AHEAD * (1 if self._grouped else len(self.running))
 
+    def wait_seconds(self) -> float:
+        """How long there is no need to ask whether it keeps up: each look costs time that the shard could use."""
+        since = time.monotonic() - self._stepped
+        return max(_SURE * self._step_seconds - since, _LOOK * self._step_seconds)
+
     def step(self) -> None:
         """A token for every request, and what there is to send."""
         self._steps += 1
+        now = time.monotonic()
+        least, most = _STEP_SECONDS
+        self._step_seconds += _WEIGHT * (max(least, min(most, now - self._stepped)) - self._step_seconds)
+        self._stepped = now
         if self._steps >= self._next_end:
             self._end()
         if self._since is None:
@@ -104,10 +128,8 @@ class Worker:
             assert self._frame is not None
             self.send(self._frame.completed(counts))
             return
-        if self._push is None:
-            self._push = self._transport.sender("detokenizer", self.endpoint)
-        _exhaust(map(self._maker.put, self._data, self._offsets, counts))
-        _exhaust(map(self._push, self._data))
+        _exhaust(map(self._maker.put, repeat(self._data), self._offsets, counts))
+        self._line.write(self._data)
         self._sent += len(counts)
 
     def _changed(self) -> None:
@@ -124,9 +146,10 @@ class Worker:
         for stream in streaming:
             if stream.frame is None:
                 stream.frame = self._maker.frame([stream.request], grouped=False).single()
-        frames = [stream.frame for stream in streaming if stream.frame is not None]
-        self._data = [data for data, _ in frames]
-        self._offsets = [offset for _, offset in frames]
+        self._data, self._offsets = bytearray(), []
+        for frame, offset in (stream.frame for stream in streaming if stream.frame is not None):
+            self._offsets.append(len(self._data) + HEAD_SIZE + offset)
+            self._data += framed(frame)
 
     def _end(self) -> None:
         going_on = []

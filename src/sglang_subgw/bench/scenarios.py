@@ -57,7 +57,6 @@ class Scenario:
 
 _GROUP_FIELDS: Final = {field.name for field in dataclasses.fields(Group)}
 _PROBE: Final = Group(name="probe", connections=1, format="probe", stream=False, pause_seconds=0.02, background=True)
-_WIRE_TOKENS: Final = 512
 _LOOK_SECONDS: Final = 0.05
 """Of clients that are to cost little: woken by each event, they would need as much of the cores as a shard."""
 
@@ -194,9 +193,7 @@ _ALL: Final = (
         name="saturate",
         about="as many events as go through, from a wire engine that costs next to nothing: throughput by shards",
         cases={
-            name: Workload(
-                groups=(Group(connections=128, max_tokens=_WIRE_TOKENS, look_seconds=_LOOK_SECONDS),), step_seconds=0.0
-            )
+            name: Workload(groups=(Group(connections=128, look_seconds=_LOOK_SECONDS),), step_seconds=0.0)
             for name in ("ungrouped", "grouped")
         },
         modes=("subinterp", "process", "thread"),

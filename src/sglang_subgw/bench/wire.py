@@ -25,10 +25,11 @@ from .credit import Credit
 from .engines import CONTEXT_LENGTH
 from .feed import Worker
 from .frames import FrameMaker
+from .line import Line
 from .pace import Pace
 
-_CREDIT_SECONDS: Final = 0.001
-"""How long to wait for a shard that is behind: less than it needs for what it has in hand, a step of 128 streams."""
+_FREE_SECONDS: Final = 0.02
+"""How long it looks at nothing but how far the shards are: receiving costs time that they could use."""
 
 
 class WireEngine:
@@ -79,17 +80,35 @@ class WireEngine:
                     time.sleep(max(0.0, rest))
                     next_step = max(next_step + interval, time.monotonic())
                     for worker in busy:
-                        worker.step()
+                        self._step(worker)
         finally:
+            for worker in self._workers.values():
+                worker.close()
             self._credit.close()
             self._transport.close(linger_ms=0)
 
     def _run_free(self, busy: list[Worker]) -> None:
-        ready = [worker for worker in busy if worker.keeps_up(self._slot(worker))]
-        for worker in ready:
+        until = time.monotonic() + _FREE_SECONDS
+        while time.monotonic() < until:
+            ready = [worker for worker in busy if worker.running and worker.keeps_up(self._slot(worker))]
+            if not all([self._step(worker) for worker in ready]):
+                return
+            if not ready:
+                time.sleep(min(worker.wait_seconds() for worker in busy))
+
+    def _step(self, worker: Worker) -> bool:
+        """False when its shard is gone."""
+        try:
             worker.step()
-        if not ready:
-            time.sleep(_CREDIT_SECONDS)
+        except OSError as exc:
+            _say_lost(worker.endpoint, exc)
+            self._forget(worker.endpoint)
+            return False
+        return True
+
+    def _forget(self, endpoint: str) -> None:
+        if (worker := self._workers.pop(endpoint, None)) is not None:
+            worker.close()
 
     def _slot(self, worker: Worker) -> Slot:
         if worker.slot is None:
@@ -100,22 +119,32 @@ class WireEngine:
         while (frame := self._transport.receive()) is not None:
             self._handle(self._codec.decode(frame))
 
-    def _worker(self, endpoint: str) -> Worker:
+    def _worker(self, endpoint: str) -> Worker | None:
+        """The one that feeds this shard; None if the shard has gone since it asked."""
         if endpoint not in self._workers:
-            self._workers[endpoint] = Worker(endpoint, self._transport, self._maker, grouped=self._grouped)
+            try:
+                line = Line(endpoint)
+            except OSError as exc:
+                _say_lost(endpoint, exc)
+                return None
+            self._workers[endpoint] = Worker(endpoint, line, self._maker, grouped=self._grouped)
         return self._workers[endpoint]
+
+    def _begin(self, request: Struct) -> None:
+        if (worker := self._worker(request.http_worker_ipc)) is not None:
+            worker.add(request)
 
     def _handle(self, message: Struct) -> None:
         match message.__struct_name__:
             case "TokenizerWorkerRegistrationReq":
                 # A new life of the shard, or another gateway's in its place.
-                self._workers.pop(message.worker_ipc_name, None)
+                self._forget(message.worker_ipc_name)
                 self._credit.forget(message.worker_ipc_name)
             case "TokenizedGenerateReqInput":
-                self._worker(message.http_worker_ipc).add(message)
+                self._begin(message)
             case "BatchTokenizedGenerateReqInput":
                 for item in message.batch:
-                    self._worker(item.http_worker_ipc).add(item)
+                    self._begin(item)
             case "AbortReq":
                 for worker in self._workers.values():
                     worker.abort("" if message.abort_all else message.rid)
@@ -128,7 +157,16 @@ class WireEngine:
     def _answer(self, request: Struct, kind: str, /, **fields: Any) -> None:
         endpoint = request.http_worker_ipc
         frame = self._codec.encode(make(kind, http_worker_ipc=endpoint, **fields))
-        self._worker(endpoint).send(frame, "router")
+        if (worker := self._worker(endpoint)) is not None:
+            try:
+                worker.send(frame)
+            except OSError as exc:
+                _say_lost(endpoint, exc)
+
+
+def _say_lost(endpoint: str, reason: OSError) -> None:
+    # The next gateway wants this engine.
+    print(f"The shard at {endpoint} can't be fed: {reason}", file=sys.stderr)
 
 
 def main() -> int:

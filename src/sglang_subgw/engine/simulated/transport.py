@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import zmq
@@ -58,22 +56,15 @@ class Transport:
         """Leave the router's socket bound and unread, as a router whose loop has ended does."""
         self._poller.unregister(self._router)
 
-    def send(self, role: str, worker: str, frame: bytes | bytearray) -> None:
+    def send(self, role: str, worker: str, frame: bytes) -> None:
         """Push a frame to a worker from one of the engine's processes."""
-        self._to_worker(role, worker).send(frame)
-
-    def sender(self, role: str, worker: str) -> Callable[[bytes | bytearray], None]:
-        """`send` to one worker, without what Python's wrapper around libzmq looks at each time."""
-        return partial(zmq.backend.Socket.send, self._to_worker(role, worker))
-
-    def _to_worker(self, role: str, worker: str) -> zmq.Socket[bytes]:
         pipe = self._to_workers.get((role, worker))
         if pipe is None:
             pipe = self._context.socket(zmq.PUSH)
             pipe.set_hwm(0)
             pipe.connect(worker)
             self._to_workers[role, worker] = pipe
-        return pipe
+        pipe.send(frame)
 
     def close(self, *, linger_ms: int) -> None:
         """Close everything and remove the router's socket file."""
