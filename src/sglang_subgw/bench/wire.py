@@ -91,7 +91,7 @@ class WireEngine:
         until = time.monotonic() + _FREE_SECONDS
         while time.monotonic() < until:
             ready = [worker for worker in busy if worker.running and worker.keeps_up(self._slot(worker))]
-            if not all([self._step(worker) for worker in ready]):
+            if not all(self._step(worker) for worker in ready):
                 return
             if not ready:
                 time.sleep(min(worker.wait_seconds() for worker in busy))
