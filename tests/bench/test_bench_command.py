@@ -117,6 +117,8 @@ def test_the_list_says_what_each_scenario_is(capsys: pytest.CaptureFixture[str])
         (["chat-64", "--url", "127.0.0.1:8000"], "no address"),
         (["chat-64", "--colour"], "--colour"),
         (["chat-64", "--sglang-python", sys.executable], "--sglang-python"),
+        (["many-streams", "--engine", "wire"], "many-streams has events of several tokens"),
+        (["many-streams", "--format", "chat"], "tokens_per_event is for the format generate, not chat"),
         (["chat-64", "--against", "sglang", "--sglang-python", "/nowhere/python"], "/nowhere/python can't be asked"),
         (["chat-64", "--against", "sglang", "--sglang-python", "/bin/false"], "/bin/false has no SGLang"),
     ],

@@ -188,7 +188,15 @@ def test_a_load_is_split_without_losing_a_connection() -> None:
     assert [[group.connections for group in part.groups] for part in parts] == [[3, 1], [2]]
 
 
-@pytest.mark.parametrize("wrong", [{"connections": 0}, {"format": "embedding"}, {"max_tokens": 0}])
+def test_events_of_several_tokens_are_asked_for_and_come_more_seldom() -> None:
+    group = Group(format="generate", tokens_per_event=10)
+    assert b'"stream_interval": 10' in group.request("x", "model", "host")
+    assert Workload(groups=(group,), step_seconds=0.1).event_seconds == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"connections": 0}, {"format": "embedding"}, {"max_tokens": 0}, {"tokens_per_event": 2}]
+)
 def test_what_cannot_be_sent_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Group(**wrong)

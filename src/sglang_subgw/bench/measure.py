@@ -57,7 +57,8 @@ class Run:
     memory_idle: dict[str, Memory] = field(default_factory=dict)
     """Before the load."""
     connections: int = 0
-    step_seconds: float = 0.0
+    event_seconds: float = 0.0
+    """Between two events of a stream, as the engine makes them."""
 
 
 def measure(
@@ -111,5 +112,5 @@ def _window(target: Target, workload: Workload, loads: list[Child]) -> Run:
         balance=[now - then for now, then in zip(target.balance(), balance, strict=True)],
         start_seconds=target.start_seconds,
         connections=workload.connections,
-        step_seconds=workload.step_seconds,
+        event_seconds=workload.event_seconds,
     )

@@ -37,8 +37,8 @@ def metrics(run: Run, background: Iterable[str] = ()) -> Metrics:
             for label, share in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)):
                 found[f"{name} {label}"] = times.quantile(share) * 1e3
     if "gap p99" in found:
-        # As if each event should have come exactly one step after the one before.
-        found["late p99"] = max(0.0, found["gap p99"] - run.step_seconds * 1e3)
+        # As if each event should have come exactly that long after the one before.
+        found["late p99"] = max(0.0, found["gap p99"] - run.event_seconds * 1e3)
     for part, memory in run.memory.items():
         for kind in ("rss", "pss", "uss"):
             found[f"{part} {kind}"] = getattr(memory, kind) / 1e6

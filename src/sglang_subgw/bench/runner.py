@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from ..errors import ConfigError
 from ..gateway.runtime import make_runtime_dir, remove_runtime_dir
 from .gateways import GatewayHost, GatewayTarget
 from .measure import Run, measure
@@ -106,6 +107,11 @@ class Bench:
         plan, targets = self._plan, list[Target]()
         ungrouped = plan.ungrouped or case in scenario.ungrouped
         kind = scenario.engine or plan.engine
+        if (kind == "wire" or plan.pythons) and any(g.tokens_per_event > 1 for g in scenario.cases[case].groups):
+            raise ConfigError(
+                f"{scenario.name} has events of several tokens, and a wire engine sends each token by itself.",
+                hint="--engine sglang gathers them.",
+            )
         for shards in plan.shards or scenario.shards:
             for mode in plan.modes or scenario.modes if plan.gateways else ():
                 config = {"mode": mode, "shards": shards, "loop": plan.loop}

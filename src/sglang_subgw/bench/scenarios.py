@@ -224,10 +224,11 @@ _ALL: Final = (
     ),
     Scenario(
         name="many-streams",
-        about="2,000 streams over 4 shards, beside 200 with the same number of tokens a second; memory per stream",
+        about="2,000 streams over 4 shards, beside 200 with as many events a second; memory per stream",
         cases={
-            "200": _streams(200, 10, _PROBE, seconds=10),
-            "2,000": _streams(2000, 1, _PROBE, seconds=10),
+            "200": _streams(200, 10, _PROBE, seconds=10, format="generate"),
+            "2,000": _streams(2000, 10, _PROBE, seconds=10, format="generate", tokens_per_event=10),
+            "2,000 at once": _streams(2000, 1, _PROBE, seconds=10, format="generate"),
         },
         base="200",
         compared=("late p99",),

@@ -29,6 +29,9 @@ class Group:
     """In place of a number of tokens."""
     max_tokens: int = 1 << 16
     """More than a run lasts: the request is left behind when the run ends."""
+    tokens_per_event: int = 1
+    """How many the engine gathers for each event, which it does for /generate: streams that began at different times
+    then have their events at different steps."""
     reconnect: bool = False
     """A new connection for each request."""
     pause_seconds: float = 0.0
@@ -43,9 +46,11 @@ class Group:
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
             raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not {self.format!r}")
-        for name in ("connections", "prompt_tokens", "max_tokens"):
+        for name in ("connections", "prompt_tokens", "max_tokens", "tokens_per_event"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.tokens_per_event > 1 and self.format != "generate":
+            raise ConfigError(f"tokens_per_event is for the format generate, not {self.format}")
 
     def request(self, prompt: str, model: str, host: str) -> bytes:
         """The whole HTTP request."""
@@ -61,6 +66,8 @@ class Group:
     def _body(self, prompt: str, model: str) -> dict[str, Any]:
         if self.format == "generate":
             sampling = {"max_new_tokens": self.max_tokens, "temperature": 0, "ignore_eos": True}
+            if self.tokens_per_event > 1:
+                sampling["stream_interval"] = self.tokens_per_event
             return {"text": prompt, "sampling_params": sampling, "stream": self.stream}
         common = {
             "model": model,
@@ -84,6 +91,11 @@ class Workload:
     warm_seconds: float = 1.0
     seconds: float = 5.0
     """How long is measured."""
+
+    @property
+    def event_seconds(self) -> float:
+        """Between two events of a stream of the first group, the measured one."""
+        return self.step_seconds * self.groups[0].tokens_per_event
 
     @property
     def connections(self) -> int:
