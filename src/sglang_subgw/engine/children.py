@@ -17,6 +17,7 @@ import psutil  # type: ignore
 
 from ..tether import Tether
 from . import shared_memory
+from .detokenizer import run_detokenizer
 from .host import environment, stop_signals_ignored
 
 _STARTED: Final = "started"
@@ -54,7 +55,9 @@ class Children:
             run_scheduler_process_func = staticmethod(
                 children._held(run_scheduler or Engine.run_scheduler_process_func)
             )
-            run_detokenizer_process_func = staticmethod(children._held(Engine.run_detokenizer_process_func))
+            run_detokenizer_process_func = staticmethod(
+                children._held(partial(run_detokenizer, Engine.run_detokenizer_process_func))
+            )
 
             @classmethod
             def _launch_scheduler_processes(cls, server_args: Any, port_args: Any, *args: Any, **kwargs: Any) -> Any:
