@@ -50,11 +50,8 @@ class RowDecoder:
         **others: Any,
     ) -> list[str]:
         """Each row's text; raises what the tokenizers library raises."""
-        if (
-            clean_up_tokenization_spaces
-            or type(sequences) is not list
-            or not all(type(row) is list for row in sequences)
-        ):
+        rows = type(sequences) is list and sequences and all(type(row) is list for row in sequences)
+        if clean_up_tokenization_spaces or not rows:
             return self._stock(
                 sequences,
                 skip_special_tokens=skip_special_tokens,
