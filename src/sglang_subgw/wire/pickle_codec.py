@@ -16,6 +16,7 @@ from ..contract import WireFacts
 from ..errors import WireError
 from .fields import Checker
 from .message import Member, Message, Struct
+from .repeated import RepeatedMessages
 from .unpickle import Reader
 
 _PROTO: Final = b"\x80\x03"
@@ -43,6 +44,7 @@ class PickleCodec:
         self._checker = Checker(wire.schema)
         self._modules = wire.modules
         self._reader = Reader()
+        self._repeated = RepeatedMessages()
         self._heads: dict[str, bytes] = {}
         """By kind, the opcodes that its pickle begins with."""
 
@@ -52,9 +54,13 @@ class PickleCodec:
 
     def decode(self, frame: bytes) -> Message:
         """The message in a pickle."""
+        repeated = self._repeated.read(frame)
+        if repeated is not None:
+            return repeated
         message = self._reader.loads(frame)
         if not isinstance(message, Message) or not isinstance(message.fields, dict):
             raise WireError(f"A frame holds {type(message).__name__}, not a message.")
+        self._repeated.learn(frame, message)
         return message
 
     def _struct(self, kind: str, fields: dict[str, Any]) -> bytes:
