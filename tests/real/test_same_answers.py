@@ -103,8 +103,8 @@ def without_own_fields(value: Any) -> Any:
 def canonical_stream(events: list[Any]) -> list[Any]:
     """A stream as it is whoever was quicker: how many tokens went into one event is the load's doing, not the server's.
 
-    OpenAI's: choice by choice, texts that follow each other joined. /generate's: the last event, and whether each
-    earlier one was its beginning.
+    OpenAI's: choice by choice, texts that follow each other joined, with the end's where the end has a text of its own
+    (/v1/completions). /generate's: the last event, and whether each earlier one was its beginning.
     """
     if "meta_info" in events[0]:
         last = events[-2]
@@ -126,10 +126,12 @@ def _index(event: Any) -> int:
 
 
 def _is_text(event: Any) -> bool:
-    if not isinstance(event, dict) or not event["choices"] or event["choices"][0]["finish_reason"] is not None:
+    if not isinstance(event, dict) or not event["choices"]:
         return False
-    delta = event["choices"][0].get("delta")
-    return delta is None or delta.get("role") is None
+    choice = event["choices"][0]
+    if "delta" in choice:
+        return choice["finish_reason"] is None and choice["delta"].get("role") is None
+    return True
 
 
 def _join(first: Any, second: Any) -> Any:
@@ -139,6 +141,7 @@ def _join(first: Any, second: Any) -> Any:
         ours["delta"]["content"] += theirs["delta"]["content"]
     else:
         ours["text"] += theirs["text"]
+        ours |= {key: theirs[key] for key in ("finish_reason", "matched_stop")}
     for key, values in (ours["logprobs"] or {}).items():
         if values is not None:
             values.extend(theirs["logprobs"][key])
