@@ -57,7 +57,7 @@ class Scenario:
 
 _GROUP_FIELDS: Final = {field.name for field in dataclasses.fields(Group)}
 _PROBE: Final = Group(name="probe", connections=1, format="probe", stream=False, pause_seconds=0.02, background=True)
-_LOOK_SECONDS: Final = 0.05
+_LOOK_SECONDS: Final = 0.1
 """Of clients that are to cost little: woken by each event, they would need as much of the cores as a shard."""
 
 
