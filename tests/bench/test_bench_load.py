@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from sglang_subgw.bench.child import Child
+from sglang_subgw.bench.client import Tally
+from sglang_subgw.bench.histogram import Histogram
 from sglang_subgw.bench.measure import measure
 from sglang_subgw.bench.pace import Pace
 from sglang_subgw.bench.targets import Floor
@@ -191,7 +193,12 @@ def test_a_load_is_split_without_losing_a_connection() -> None:
 def test_events_of_several_tokens_are_asked_for_and_come_more_seldom() -> None:
     group = Group(format="generate", tokens_per_event=10)
     assert b'"stream_interval": 10' in group.request("x", "model", "host")
-    assert Workload(groups=(group,), step_seconds=0.1).event_seconds == pytest.approx(1)
+    settings = Workload(groups=(group,), step_seconds=0.1).to_load(("::1", 1), "model", lambda group: "x")
+    tally = Tally(settings["groups"][0]["event_seconds"])
+    tally.gaps.extend([0.5, 1.25, 1.25])
+    late = Histogram.from_json(tally.to_json()["late"])
+    assert late.quantile(0.3) == pytest.approx(0, abs=1e-6)
+    assert late.quantile(0.99) == pytest.approx(0.25, rel=0.02)
 
 
 @pytest.mark.parametrize(

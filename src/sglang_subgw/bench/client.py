@@ -40,9 +40,12 @@ class Host(Protocol):
 class Tally:
     """What a group has seen since the measuring began."""
 
-    __slots__ = ("bytes", "errors", "events", "first", "gaps", "latencies", "reads", "requests", "said")
+    __slots__ = (
+        "bytes", "errors", "event_seconds", "events", "first", "gaps", "latencies", "reads", "requests", "said",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, event_seconds: float) -> None:
+        self.event_seconds = event_seconds
         self.events = self.reads = self.bytes = self.requests = self.errors = 0
         self.first = array("d")
         """From a request to its first byte of body."""
@@ -70,6 +73,7 @@ class Tally:
             "said": self.said,
             "first": Histogram.of(self.first).to_json(),
             "gaps": Histogram.of(self.gaps).to_json(),
+            "late": Histogram.of(gap - self.event_seconds for gap in self.gaps).to_json(),
             "latencies": Histogram.of(self.latencies).to_json(),
         }
 

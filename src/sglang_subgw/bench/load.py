@@ -34,7 +34,7 @@ class Load:
         self._tallies: dict[str, Tally] = {}
         self._connections: list[Connection] = []
         for group in settings["groups"]:
-            tally = self._tallies[group["name"]] = Tally()
+            tally = self._tallies[group["name"]] = Tally(group["event_seconds"])
             self._connections += [Connection(self, group, target, tally) for _ in range(group["connections"])]
         self._waiting = len(self._connections)
         for number, connection in enumerate(self._connections):
@@ -102,7 +102,7 @@ class Load:
                     )
 
     def _reset(self) -> None:
-        fresh = {name: Tally() for name in self._tallies}
+        fresh = {name: Tally(tally.event_seconds) for name, tally in self._tallies.items()}
         for name, tally in self._tallies.items():
             fresh[name].said = tally.said
         for connection in self._connections:

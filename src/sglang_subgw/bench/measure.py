@@ -31,6 +31,8 @@ class GroupResult:
     said: list[str] = field(default_factory=list)
     first: Histogram = field(default_factory=Histogram)
     gaps: Histogram = field(default_factory=Histogram)
+    late: Histogram = field(default_factory=Histogram)
+    """How much longer a gap was than the engine takes from one event of a stream to the next."""
     latencies: Histogram = field(default_factory=Histogram)
 
     def add(self, seen: dict[str, Any]) -> None:
@@ -38,7 +40,7 @@ class GroupResult:
         for name in ("events", "reads", "bytes", "requests", "errors"):
             setattr(self, name, getattr(self, name) + seen[name])
         self.said += seen["said"]
-        for name in ("first", "gaps", "latencies"):
+        for name in ("first", "gaps", "late", "latencies"):
             getattr(self, name).add(Histogram.from_json(seen[name]))
 
 
@@ -57,8 +59,6 @@ class Run:
     memory_idle: dict[str, Memory] = field(default_factory=dict)
     """Before the load."""
     connections: int = 0
-    event_seconds: float = 0.0
-    """Between two events of a stream, as the engine makes them."""
 
 
 def measure(
@@ -112,5 +112,4 @@ def _window(target: Target, workload: Workload, loads: list[Child]) -> Run:
         balance=[now - then for now, then in zip(target.balance(), balance, strict=True)],
         start_seconds=target.start_seconds,
         connections=workload.connections,
-        event_seconds=workload.event_seconds,
     )

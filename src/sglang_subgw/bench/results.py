@@ -36,9 +36,9 @@ def metrics(run: Run, background: Iterable[str] = ()) -> Metrics:
         if times.count:
             for label, share in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)):
                 found[f"{name} {label}"] = times.quantile(share) * 1e3
-    if "gap p99" in found:
+    if seen.late.count:
         # As if each event should have come exactly that long after the one before.
-        found["late p99"] = max(0.0, found["gap p99"] - run.event_seconds * 1e3)
+        found["late p99"] = seen.late.quantile(0.99) * 1e3
     for part, memory in run.memory.items():
         for kind in ("rss", "pss", "uss"):
             found[f"{part} {kind}"] = getattr(memory, kind) / 1e6
@@ -65,7 +65,7 @@ def _sum(groups: Iterable[GroupResult]) -> GroupResult:
     for group in groups:
         for name in ("events", "reads", "bytes", "requests", "errors"):
             setattr(total, name, getattr(total, name) + getattr(group, name))
-        for name in ("first", "gaps", "latencies"):
+        for name in ("first", "gaps", "late", "latencies"):
             getattr(total, name).add(getattr(group, name))
     return total
 

@@ -93,11 +93,6 @@ class Workload:
     """How long is measured."""
 
     @property
-    def event_seconds(self) -> float:
-        """Between two events of a stream of the first group, the measured one."""
-        return self.step_seconds * self.groups[0].tokens_per_event
-
-    @property
     def connections(self) -> int:
         """Of all groups."""
         return sum(group.connections for group in self.groups)
@@ -124,6 +119,8 @@ class Workload:
                 {
                     **dataclasses.asdict(group),
                     "request": group.request(prompt(group), model, host).decode(),
+                    # Between two of a stream, as the engine makes them.
+                    "event_seconds": self.step_seconds * group.tokens_per_event,
                 }
                 for group in self.groups
             ],
