@@ -12,7 +12,7 @@ from .errors import StorageError
 
 FREE_SPACE: Final = "Free space there, or set TMPDIR to another directory where the engine is started."
 
-_SHORTER_PATH: Final = (
+SHORTER_PATH: Final = (
     "A socket's path has at most 107 bytes: set TMPDIR to a directory with a shorter path where the engine is started."
 )
 
@@ -26,7 +26,7 @@ def writing(what: str, directory: str | Path) -> Iterator[None]:
         raise StorageError(
             f"{what} can't be written to {directory}: {exc.strerror or exc}.",
             # Without a number it is Python's own, about a socket's path.
-            hint=_SHORTER_PATH if exc.errno is None else FREE_SPACE,
+            hint=SHORTER_PATH if exc.errno is None else FREE_SPACE,
         ) from exc
 
 

@@ -1,9 +1,14 @@
-"""A shard's sockets, with real zmq on the other side."""
+"""A shard's sockets, with real zmq on the other side, or something that isn't zmq at all."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket as plain
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
@@ -11,18 +16,20 @@ from wire_values import wire_facts
 
 from sglang_subgw.errors import WireError
 from sglang_subgw.wire.sockets import WorkerSocket
+from sglang_subgw.wire.zmtp import hello
 
 
 def test_frames_go_both_ways_and_no_file_is_left(tmp_path: Path) -> None:
     async def run() -> None:
         with zmq.Context() as context, context.socket(zmq.PULL) as router, context.socket(zmq.PUSH) as engine:
+            engine.set_hwm(0)
             router.bind(f"ipc://{tmp_path}/router")
-            socket = WorkerSocket(wire_facts("pickle", tmp_path), f"ipc://{tmp_path}/shard", asyncio.get_running_loop())
+            socket = open_socket(tmp_path)
             got: list[bytes] = []
             done = asyncio.Event()
 
             def on_frames(frames: list[bytes]) -> None:
-                assert 0 < len(frames) <= 256, "others on the loop have their turn"
+                assert frames
                 got.extend(frames)
                 if len(got) == 3000:
                     done.set()
@@ -77,7 +84,7 @@ def test_a_socket_that_cannot_be_bound_says_so(tmp_path: Path) -> None:
 def test_close_in_a_callback_ends_the_reading(tmp_path: Path) -> None:
     async def run() -> None:
         with zmq.Context() as context, context.socket(zmq.PUSH) as engine:
-            socket = WorkerSocket(wire_facts("pickle", tmp_path), f"ipc://{tmp_path}/shard", asyncio.get_running_loop())
+            socket = open_socket(tmp_path)
             calls = 0
             closed = asyncio.Event()
 
@@ -90,7 +97,7 @@ def test_close_in_a_callback_ends_the_reading(tmp_path: Path) -> None:
             engine.linger = 0
             engine.connect(f"ipc://{tmp_path}/shard")
             for _ in range(300):
-                engine.send(b"x")
+                engine.send(bytes(4000))
             socket.start(on_frames)
             async with asyncio.timeout(10):
                 await closed.wait()
@@ -98,3 +105,200 @@ def test_close_in_a_callback_ends_the_reading(tmp_path: Path) -> None:
             assert calls == 1
 
     asyncio.run(run())
+
+
+def test_a_router_that_comes_later_gets_all_in_order(tmp_path: Path) -> None:
+    frames = [b"%d" % number for number in range(500)] + [bytes(range(256)) * 40_000, b"last"]
+
+    async def run() -> None:
+        socket = open_socket(tmp_path)
+        for frame in frames[:200]:
+            socket.send(frame)
+        with zmq_router(tmp_path) as router:
+            for frame in frames[200:]:
+                socket.send(frame)
+            assert await asyncio.to_thread(received, router, len(frames)) == frames
+        socket.close()
+
+    asyncio.run(run())
+
+
+def test_a_frame_that_was_cut_off_is_sent_whole_to_the_next_router(tmp_path: Path) -> None:
+    large = bytes(range(256)) * 40_000
+
+    async def run() -> None:
+        with plain.socket(plain.AF_UNIX) as listener:
+            listener.bind(f"{tmp_path}/router")
+            listener.listen()
+            socket = open_socket(tmp_path)
+            first, _ = listener.accept()
+            first.sendall(hello("PULL"))
+            socket.send(b"small")
+            socket.send(large)
+            read = bytearray()
+            while len(read) < 100_000:
+                read += await asyncio.to_thread(first.recv, 4096)
+            assert read.count(b"small") == 1
+            first.close()
+        (tmp_path / "router").unlink()
+        with zmq_router(tmp_path) as router:
+            socket.send(b"after it")
+            assert await asyncio.to_thread(received, router, 2) == [large, b"after it"]
+        socket.close()
+
+    asyncio.run(run())
+
+
+def test_what_waits_is_sent_before_it_closes(tmp_path: Path) -> None:
+    large = bytes(10_000_000)
+
+    async def run() -> None:
+        with zmq_router(tmp_path) as router:
+            # It has not even been greeted.
+            socket = open_socket(tmp_path)
+            socket.send(large)
+            socket.send(b"the end")
+            socket.close()
+            assert received(router, 2) == [large, b"the end"]
+
+    asyncio.run(run())
+
+
+def test_a_router_that_reads_nothing_does_not_keep_it_from_closing(tmp_path: Path) -> None:
+    async def run() -> None:
+        with plain.socket(plain.AF_UNIX) as listener:
+            listener.bind(f"{tmp_path}/router")
+            listener.listen()
+            socket = open_socket(tmp_path)
+            socket.send(b"x")
+            socket.close()
+
+    asyncio.run(run())
+
+
+def test_what_is_not_zmq_is_sent_away_and_the_engine_is_still_heard(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        socket = open_socket(tmp_path)
+        got: asyncio.Queue[list[bytes]] = asyncio.Queue()
+        socket.start(got.put_nowait)
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "shard")
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        async with asyncio.timeout(10):
+            await reader.read()
+        writer.close()
+        with zmq.Context() as context, context.socket(zmq.PUSH) as engine:
+            engine.connect(f"ipc://{tmp_path}/shard")
+            engine.send(b"hello")
+            async with asyncio.timeout(10):
+                assert await got.get() == [b"hello"]
+        socket.close()
+
+    asyncio.run(run())
+    assert "not of an engine: it sent no greeting of ZMTP but b'GET / HTTP'" in caplog.text
+
+
+def test_what_is_not_a_router_is_said_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        with plain.socket(plain.AF_UNIX) as listener:
+            listener.bind(f"{tmp_path}/router")
+            listener.listen()
+            socket = open_socket(tmp_path)
+            wrong, _ = listener.accept()
+            wrong.sendall(hello("PUSH"))
+            socket.send(b"a request")
+            async with asyncio.timeout(10):
+                while not caplog.text:
+                    await asyncio.sleep(0.01)
+            wrong.close()
+        (tmp_path / "router").unlink()
+        with zmq_router(tmp_path) as router:
+            assert await asyncio.to_thread(received, router, 1) == [b"a request"]
+        socket.close()
+
+    asyncio.run(run())
+    assert "not an engine's router: it sent a socket of kind b'PUSH'" in caplog.text
+
+
+def test_an_engine_that_finds_no_descriptor_left_is_heard_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusals = iter([errno.EMFILE, errno.EMFILE])
+    accept = plain.socket.accept
+
+    def refused(self: plain.socket) -> Any:
+        for code in refusals:
+            raise OSError(code, "Too many open files")
+        return accept(self)
+
+    async def run() -> None:
+        socket = open_socket(tmp_path)
+        got: asyncio.Queue[list[bytes]] = asyncio.Queue()
+        socket.start(got.put_nowait)
+        with zmq.Context() as context, context.socket(zmq.PUSH) as engine:
+            monkeypatch.setattr(plain.socket, "accept", refused)
+            engine.connect(f"ipc://{tmp_path}/shard")
+            engine.send(b"hello")
+            async with asyncio.timeout(10):
+                assert await got.get() == [b"hello"]
+        socket.close()
+
+    asyncio.run(run())
+    assert "Too many open files" in caplog.text
+
+
+def test_a_failing_reader_is_told_once_and_reads_no_more(tmp_path: Path) -> None:
+    failures: list[Exception] = []
+
+    async def run() -> None:
+        socket = open_socket(tmp_path)
+        failed = asyncio.Event()
+
+        def on_frames(frames: list[bytes]) -> None:
+            raise ValueError("no good")
+
+        def on_failure(exc: Exception) -> None:
+            failures.append(exc)
+            failed.set()
+
+        socket.start(on_frames, on_failure)
+        with zmq.Context() as context, context.socket(zmq.PUSH) as engine:
+            engine.linger = 0
+            engine.connect(f"ipc://{tmp_path}/shard")
+            engine.send(b"one")
+            async with asyncio.timeout(10):
+                await failed.wait()
+            engine.send(b"two")
+            await asyncio.sleep(0.05)
+        socket.close()
+
+    asyncio.run(run())
+    assert [str(exc) for exc in failures] == ["no good"]
+
+
+def test_an_engine_on_another_machine_is_refused(tmp_path: Path) -> None:
+    async def run() -> None:
+        with pytest.raises(WireError, match="on its own machine.*'tcp://10.0.0.1:5'"):
+            WorkerSocket(wire_facts("pickle", tmp_path), "tcp://10.0.0.1:5", asyncio.get_running_loop())
+
+    asyncio.run(run())
+
+
+def open_socket(directory: Path) -> WorkerSocket:
+    return WorkerSocket(wire_facts("pickle", directory), f"ipc://{directory}/shard", asyncio.get_running_loop())
+
+
+@contextmanager
+def zmq_router(directory: Path) -> Iterator[zmq.Socket[bytes]]:
+    with zmq.Context() as context, context.socket(zmq.PULL) as router:
+        router.bind(f"ipc://{directory}/router")
+        yield router
+
+
+def received(router: zmq.Socket[bytes], count: int) -> list[bytes]:
+    frames = []
+    for _ in range(count):
+        assert router.poll(10_000), f"only {len(frames)} of {count} came"
+        frames.append(router.recv())
+    return frames
