@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from .. import arenas
 from ..errors import ConfigError, EngineStartError, SubgwError
 from ..storage import writing
 from . import arguments as args_of
@@ -48,6 +49,8 @@ def launch(
     if threading.current_thread() is not threading.main_thread():
         raise EngineStartError("An engine must be started in the main thread: SGLang installs signal handlers.")
     cancellation = cancellation or Cancellation()
+    # Early: SGLang's imports start threads.
+    arenas.enough_for_all_threads()
 
     def phase(text: str) -> None:
         cancellation.check()

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 
+from .. import arenas
 from ..channel import Channel
 from ..shard.spec import ShardSpec
 
@@ -22,6 +23,7 @@ class InProcessHost:
 
     def start(self) -> None:
         """Start the thread."""
+        arenas.enough_for_all_threads()
         self._spec = dataclasses.replace(
             self._spec, channel_fd=self._shard_end.fileno(), created_ns=time.monotonic_ns()
         )
