@@ -315,7 +315,8 @@ def test_a_cancellation_waits_for_a_stop_that_is_under_way(engine: SimulatedEngi
 
 @needs(Mode.SUBINTERP)
 def test_a_start_that_fails_does_so_for_everybody_who_waits_for_it(engine: SimulatedEngine):
-    gateway = made(engine, mode=Mode.SUBINTERP, images="off")
+    pytest.importorskip("fastapi")
+    gateway = made(engine, mode=Mode.SUBINTERP, images="auto,-pydantic_core", app="support.apps.fast:app")
     started, ready = in_threads(gateway.start, gateway.ready)
     assert isinstance(started, ModeUnavailable)
     assert ready is started

@@ -68,7 +68,7 @@ def test_an_exception_that_nobody_waits_for_is_logged_with_the_shard_and_harms_n
 
 VITAL = {
     "receive": "its connection to the engine failed: InjectedError: on a frame",
-    "closed_socket": "failed: ZMQError: Socket operation on non-socket",
+    "closed_socket": "was closed behind its back: Socket operation on non-socket",
     "heartbeat": "its heartbeat failed: CancelledError: it was cancelled",
     "server": "its server failed: CancelledError: it was cancelled",
     "exit_task": "SystemExit: 3",

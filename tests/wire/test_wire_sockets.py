@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket as plain
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,16 @@ from sglang_subgw.errors import WireError
 from sglang_subgw.wire.sockets import WorkerSocket
 from sglang_subgw.wire.zmtp import hello
 
+type LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
-def test_frames_go_both_ways_and_no_file_is_left(tmp_path: Path) -> None:
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def loop_factory(request: pytest.FixtureRequest) -> LoopFactory:
+    """They tell differently of a peer that is gone."""
+    return asyncio.new_event_loop if request.param == "asyncio" else pytest.importorskip("uvloop").new_event_loop
+
+
+def test_frames_go_both_ways_and_no_file_is_left(tmp_path: Path, loop_factory: LoopFactory) -> None:
     async def run() -> None:
         with zmq.Context() as context, context.socket(zmq.PULL) as router, context.socket(zmq.PUSH) as engine:
             engine.set_hwm(0)
@@ -48,11 +57,11 @@ def test_frames_go_both_ways_and_no_file_is_left(tmp_path: Path) -> None:
             socket.close()
             socket.close()
 
-    asyncio.run(run())
+    asyncio.run(run(), loop_factory=loop_factory)
     assert [path.name for path in tmp_path.iterdir()] in ([], ["router"])
 
 
-def test_a_restarted_shard_takes_over_the_name(tmp_path: Path) -> None:
+def test_a_restarted_shard_takes_over_the_name(tmp_path: Path, loop_factory: LoopFactory) -> None:
     left_behind = tmp_path / "shard"
 
     async def run() -> None:
@@ -70,18 +79,18 @@ def test_a_restarted_shard_takes_over_the_name(tmp_path: Path) -> None:
                     assert await got.get() == [b"%d" % number]
                 socket.close()
 
-    asyncio.run(run())
+    asyncio.run(run(), loop_factory=loop_factory)
 
 
-def test_a_socket_that_cannot_be_bound_says_so(tmp_path: Path) -> None:
+def test_a_socket_that_cannot_be_bound_says_so(tmp_path: Path, loop_factory: LoopFactory) -> None:
     async def run() -> None:
         with pytest.raises(WireError, match="missing"):
             WorkerSocket(wire_facts("pickle", tmp_path), f"ipc://{tmp_path}/missing/shard", asyncio.get_running_loop())
 
-    asyncio.run(run())
+    asyncio.run(run(), loop_factory=loop_factory)
 
 
-def test_close_in_a_callback_ends_the_reading(tmp_path: Path) -> None:
+def test_close_in_a_callback_ends_the_reading(tmp_path: Path, loop_factory: LoopFactory) -> None:
     async def run() -> None:
         with zmq.Context() as context, context.socket(zmq.PUSH) as engine:
             socket = open_socket(tmp_path)
@@ -104,10 +113,10 @@ def test_close_in_a_callback_ends_the_reading(tmp_path: Path) -> None:
             await asyncio.sleep(0.01)
             assert calls == 1
 
-    asyncio.run(run())
+    asyncio.run(run(), loop_factory=loop_factory)
 
 
-def test_a_router_that_comes_later_gets_all_in_order(tmp_path: Path) -> None:
+def test_a_router_that_comes_later_gets_all_in_order(tmp_path: Path, loop_factory: LoopFactory) -> None:
     frames = [b"%d" % number for number in range(500)] + [bytes(range(256)) * 40_000, b"last"]
 
     async def run() -> None:
@@ -120,10 +129,10 @@ def test_a_router_that_comes_later_gets_all_in_order(tmp_path: Path) -> None:
             assert await asyncio.to_thread(received, router, len(frames)) == frames
         socket.close()
 
-    asyncio.run(run())
+    asyncio.run(run(), loop_factory=loop_factory)
 
 
-def test_a_frame_that_was_cut_off_is_sent_whole_to_the_next_router(tmp_path: Path) -> None:
+def test_a_frame_that_was_cut_off_is_sent_whole_to_the_next_router(tmp_path: Path, loop_factory: LoopFactory) -> None:
     large = bytes(range(256)) * 40_000
 
     async def run() -> None:
@@ -146,10 +155,10 @@ def test_a_frame_that_was_cut_off_is_sent_whole_to_the_next_router(tmp_path: Pat
             assert await asyncio.to_thread(received, router, 2) == [large, b"after it"]
         socket.close()
 
-    asyncio.run(run())
+    asyncio.run(run(), loop_factory=loop_factory)
 
 
-def test_what_waits_is_sent_before_it_closes(tmp_path: Path) -> None:
+def test_what_waits_is_sent_before_it_closes(tmp_path: Path, loop_factory: LoopFactory) -> None:
     large = bytes(10_000_000)
 
     async def run() -> None:
@@ -161,10 +170,10 @@ def test_what_waits_is_sent_before_it_closes(tmp_path: Path) -> None:
             socket.close()
             assert received(router, 2) == [large, b"the end"]
 
-    asyncio.run(run())
+    asyncio.run(run(), loop_factory=loop_factory)
 
 
-def test_a_router_that_reads_nothing_does_not_keep_it_from_closing(tmp_path: Path) -> None:
+def test_a_router_that_reads_nothing_does_not_keep_it_from_closing(tmp_path: Path, loop_factory: LoopFactory) -> None:
     async def run() -> None:
         with plain.socket(plain.AF_UNIX) as listener:
             listener.bind(f"{tmp_path}/router")
@@ -173,11 +182,11 @@ def test_a_router_that_reads_nothing_does_not_keep_it_from_closing(tmp_path: Pat
             socket.send(b"x")
             socket.close()
 
-    asyncio.run(run())
+    asyncio.run(run(), loop_factory=loop_factory)
 
 
 def test_what_is_not_zmq_is_sent_away_and_the_engine_is_still_heard(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, loop_factory: LoopFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
         socket = open_socket(tmp_path)
@@ -195,11 +204,13 @@ def test_what_is_not_zmq_is_sent_away_and_the_engine_is_still_heard(
                 assert await got.get() == [b"hello"]
         socket.close()
 
-    asyncio.run(run())
-    assert "not of an engine: it sent no greeting of ZMTP but b'GET / HTTP'" in caplog.text
+    asyncio.run(run(), loop_factory=loop_factory)
+    assert "is not an engine, and was hung up on: no greeting of ZMTP but b'GET / HTTP'" in caplog.text
 
 
-def test_what_is_not_a_router_is_said_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_not_a_router_is_said_and_tried_again(
+    tmp_path: Path, loop_factory: LoopFactory, caplog: pytest.LogCaptureFixture
+) -> None:
     async def run() -> None:
         with plain.socket(plain.AF_UNIX) as listener:
             listener.bind(f"{tmp_path}/router")
@@ -217,12 +228,12 @@ def test_what_is_not_a_router_is_said_and_tried_again(tmp_path: Path, caplog: py
             assert await asyncio.to_thread(received, router, 1) == [b"a request"]
         socket.close()
 
-    asyncio.run(run())
-    assert "not an engine's router: it sent a socket of kind b'PUSH'" in caplog.text
+    asyncio.run(run(), loop_factory=loop_factory)
+    assert "not an engine's router, and was hung up on: a socket of kind b'PUSH'" in caplog.text
 
 
 def test_an_engine_that_finds_no_descriptor_left_is_heard_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, loop_factory: LoopFactory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusals = iter([errno.EMFILE, errno.EMFILE])
     accept = plain.socket.accept
@@ -244,11 +255,11 @@ def test_an_engine_that_finds_no_descriptor_left_is_heard_later(
                 assert await got.get() == [b"hello"]
         socket.close()
 
-    asyncio.run(run())
+    asyncio.run(run(), loop_factory=loop_factory)
     assert "Too many open files" in caplog.text
 
 
-def test_a_failing_reader_is_told_once_and_reads_no_more(tmp_path: Path) -> None:
+def test_a_failing_reader_is_told_once_and_reads_no_more(tmp_path: Path, loop_factory: LoopFactory) -> None:
     failures: list[Exception] = []
 
     async def run() -> None:
@@ -273,16 +284,75 @@ def test_a_failing_reader_is_told_once_and_reads_no_more(tmp_path: Path) -> None
             await asyncio.sleep(0.05)
         socket.close()
 
-    asyncio.run(run())
+    asyncio.run(run(), loop_factory=loop_factory)
     assert [str(exc) for exc in failures] == ["no good"]
 
 
-def test_an_engine_on_another_machine_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("said", [hello("PULL")[:10], hello("PULL")[:70], hello("PULL")])
+def test_a_router_that_dies_amid_its_greeting_is_replaced(
+    tmp_path: Path, loop_factory: LoopFactory, said: bytes
+) -> None:
+    async def run() -> None:
+        with plain.socket(plain.AF_UNIX) as listener:
+            listener.bind(f"{tmp_path}/router")
+            listener.listen()
+            socket = open_socket(tmp_path)
+            first, _ = listener.accept()
+            first.sendall(said)
+            # With what the shard said unread.
+            first.close()
+        (tmp_path / "router").unlink()
+        socket.send(b"a request")
+        with zmq_router(tmp_path) as router:
+            assert await asyncio.to_thread(received, router, 1) == [b"a request"]
+        socket.close()
+
+    asyncio.run(run(), loop_factory=loop_factory)
+
+
+def test_peers_that_leave_amid_their_greeting_leave_nothing(tmp_path: Path, loop_factory: LoopFactory) -> None:
+    async def run() -> None:
+        socket = open_socket(tmp_path)
+        got: asyncio.Queue[list[bytes]] = asyncio.Queue()
+        socket.start(got.put_nowait)
+        for length in range(len(hello("PUSH"))):
+            with plain.socket(plain.AF_UNIX) as peer:
+                peer.connect(f"{tmp_path}/shard")
+                await asyncio.sleep(0)
+                peer.send(hello("PUSH")[:length])
+                await asyncio.sleep(0)
+        with zmq.Context() as context, context.socket(zmq.PUSH) as engine:
+            engine.connect(f"ipc://{tmp_path}/shard")
+            engine.send(b"hello")
+            async with asyncio.timeout(10):
+                assert await got.get() == [b"hello"]
+            assert len(socket._pull._peers) == 1
+        socket.close()
+
+    asyncio.run(run(), loop_factory=loop_factory)
+
+
+def test_a_socket_closed_behind_its_back_is_told(tmp_path: Path, loop_factory: LoopFactory) -> None:
+    async def run() -> None:
+        with zmq_router(tmp_path):
+            socket = open_socket(tmp_path)
+            socket.start(lambda frames: None)
+            socket.look()
+            with plain.socket(plain.AF_UNIX) as other:
+                os.dup2(other.fileno(), socket._pull._listener.fileno())
+            with pytest.raises(WireError, match="shard was closed behind its back"):
+                socket.look()
+            socket.close()
+
+    asyncio.run(run(), loop_factory=loop_factory)
+
+
+def test_an_engine_on_another_machine_is_refused(tmp_path: Path, loop_factory: LoopFactory) -> None:
     async def run() -> None:
         with pytest.raises(WireError, match="on its own machine.*'tcp://10.0.0.1:5'"):
             WorkerSocket(wire_facts("pickle", tmp_path), "tcp://10.0.0.1:5", asyncio.get_running_loop())
 
-    asyncio.run(run())
+    asyncio.run(run(), loop_factory=loop_factory)
 
 
 def open_socket(directory: Path) -> WorkerSocket:

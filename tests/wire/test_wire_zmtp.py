@@ -50,6 +50,12 @@ def test_a_ping_is_answered_with_its_context() -> None:
     assert peer.answers == 2 * b"\x04\x09\x04PONGcont"
 
 
+def test_a_ping_with_too_much_is_answered_as_far_as_it_may_go() -> None:
+    peer = Peer("PUSH")
+    read(peer, hello("PUSH") + b"\x06" + (257).to_bytes(8) + b"\x04PING\x00\x0a" + b"c" * 250)
+    assert peer.answers == b"\x04\x15\x04PONG" + b"c" * 16
+
+
 def test_what_else_is_commanded_is_passed_over() -> None:
     assert read(Peer("PUSH"), said([b"x"], between=b"\x04\x05\x04WHAT")) == [b"x"]
 

@@ -20,7 +20,7 @@ from ..storage import temporary_directory
 from . import images
 from .trail import OPTIONAL, Account
 
-_SHARD_PACKAGES: Final = frozenset({*OPTIONAL, "zmq"})
+_SHARD_PACKAGES: Final = frozenset(OPTIONAL)
 _SAID_BYTES: Final = 400
 
 

@@ -91,7 +91,7 @@ class _Shard:
             slot.set(Word.THREAD_ID, threading.get_native_id())
             contract = segment.contract()
             worker = TokenizerWorker(contract, slot, spec.index, spec.generation)
-            heartbeat = vital.task("heartbeat", self._beat())
+            heartbeat = vital.task("heartbeat", self._beat(worker))
             info = ShardInfo.of(
                 contract,
                 index=spec.index,
@@ -168,9 +168,10 @@ class _Shard:
         # A callback or task that nothing waits for: most often the application's own.
         log.error("Shard %d: %s", self._spec.index, context["message"], exc_info=context.get("exception"))
 
-    async def _beat(self) -> None:
+    async def _beat(self, worker: TokenizerWorker) -> None:
         while True:
             self._slot.beat()
+            worker.look()
             await asyncio.sleep(_HEARTBEAT_SECONDS)
 
     def _on_channel(self) -> None:

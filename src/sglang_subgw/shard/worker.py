@@ -109,6 +109,11 @@ class TokenizerWorker:
         await self.coordination.start()
         self.send("TokenizerWorkerRegistrationReq", {"worker_ipc_name": self.endpoint})
 
+    def look(self) -> None:
+        """See to what a lost wake-up may have left; raises WireError when nothing can be received any more."""
+        if self._socket is not None:
+            self._socket.look()
+
     async def submit(self, request: GenerateRequest | EmbeddingRequest) -> Call:
         """Check, tokenize and send; raises RequestRejected or EngineUnavailable with nothing left behind."""
         created_at = request.received_time or time.perf_counter()

@@ -57,18 +57,33 @@ class Pull:
         self._on_frames, self._on_failure = on_frames, on_failure
         self._loop.add_reader(self._listener, self._accept)
 
+    def look(self) -> None:
+        """Read what a lost wake-up may have left; raises WireError when a socket was closed by somebody else."""
+        if self._on_frames is None:
+            return
+        for sock in (self._listener, *self._peers):
+            try:
+                place = sock.getsockname()
+            except OSError as exc:
+                place = exc.strerror
+            if place != self._path:
+                raise WireError(f"A socket of {self._path} was closed behind its back: {place}")
+        for sock in list(self._peers):
+            self._receive(sock)
+
     def close(self) -> None:
         """Safe to call twice."""
         if self._listener.fileno() < 0:
             return
         self._stop()
         self._listener.close()
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             os.unlink(self._path)
 
     def _stop(self) -> None:
         self._on_frames = None
-        self._loop.remove_reader(self._listener)
+        if self._listener.fileno() >= 0:
+            self._loop.remove_reader(self._listener)
         if self._later is not None:
             self._later.cancel()
         for peer in list(self._peers):
@@ -85,47 +100,62 @@ class Pull:
                 self._later = self._loop.call_later(_AGAIN_SECONDS, self._accept_again)
             return
         accepted.setblocking(False)
+        try:
+            self._loop.add_reader(accepted, self._receive, accepted)
+        except OSError as exc:
+            self._seldom.error("The engine can't connect to this shard: %s.", exc.strerror)
+            accepted.close()
+            return
         self._peers[accepted] = Peer("PUSH")
-        self._loop.add_reader(accepted, self._receive, accepted)
         self._answer(accepted, hello("PULL"))
 
     def _accept_again(self) -> None:
         self._loop.add_reader(self._listener, self._accept)
 
     def _receive(self, sock: socket.socket) -> None:
+        if (peer := self._peers.get(sock)) is None:
+            return
+        # libuv tells but once, and uvloop nobody, of a peer that is gone with something of ours unread: its end must be
+        # found now. One that is ready has read what it gets.
+        while self._read(sock, peer) and not peer.ready and sock in self._peers:
+            pass
+
+    def _read(self, sock: socket.socket, peer: Peer) -> bool:
+        """Whether there was anything, and may be more."""
         try:
             size = sock.recv_into(self._buffer)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             size = 0
         if not size:
             self._drop(sock)
-            return
-        peer = self._peers[sock]
+            return False
         try:
             frames = peer.feed(self._view[:size])
-        except WireError as exc:
-            # It connects again, if it is zmq.
-            self._seldom.error("Something that connected to %s is not of an engine: it sent %s.", self._path, exc)
+        except Exception as exc:
+            # Its place in what it says is lost. It connects again, if it is zmq.
+            self._seldom.error("What connected to %s is not an engine, and was hung up on: %s.", self._path, exc)
             self._drop(sock)
-            return
+            return False
         if peer.answers:
             answers, peer.answers = peer.answers, b""
             self._answer(sock, answers)
         if frames:
             self._pass_on(frames)
+        return True
 
     def _pass_on(self, frames: list[bytes]) -> None:
-        assert self._on_frames is not None
+        on_frames, on_failure = self._on_frames, self._on_failure
+        assert on_frames is not None
         try:
-            self._on_frames(frames)
+            on_frames(frames)
         except Exception as exc:
             # These frames are lost, and whatever comes may be no better.
             self._stop()
-            if self._on_failure is None:
+            if on_failure is None:
                 raise
-            self._on_failure(exc)
+            on_failure(exc)
 
     def _answer(self, sock: socket.socket, data: bytes) -> None:
         try:

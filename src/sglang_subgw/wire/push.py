@@ -45,6 +45,16 @@ class Push:
         if len(self._waiting) == 1 and self._peer.ready:
             self._flush()
 
+    def look(self) -> None:
+        """See to what a lost wake-up may have left; raises WireError when the socket was closed by somebody else."""
+        if self._sock is None:
+            return
+        try:
+            self._sock.getsockname()
+        except OSError as exc:
+            raise WireError(f"The socket to {self._path} was closed behind its back: {exc.strerror}") from exc
+        self._on_readable()
+
     def close(self, linger: float) -> None:
         """Give a peer that is there `linger` seconds to take what waits. Safe to call twice."""
         if self._later is not None:
@@ -64,6 +74,7 @@ class Push:
         try:
             sock.connect(self._path)
             sock.send(hello("PUSH"))
+            self._loop.add_reader(sock, self._on_readable)
         except (FileNotFoundError, ConnectionError, BlockingIOError):
             # Nobody is there yet, or any more: whoever watches the engine knows.
             sock.close()
@@ -74,7 +85,6 @@ class Push:
             raise
         self._sock = sock
         self._peer = Peer("PULL")
-        self._loop.add_reader(sock, self._on_readable)
 
     def _connect_later(self) -> None:
         self._later = self._loop.call_later(_AGAIN_SECONDS, self._connect_again)
@@ -88,16 +98,16 @@ class Push:
 
     def _on_readable(self) -> None:
         try:
-            self._read()
+            # To the end: of a peer that is gone with something of ours unread libuv tells but once, and uvloop nobody.
+            while True:
+                self._read()
         except BlockingIOError:
-            return
-        except WireError as exc:
-            self._seldom.error("What is at %s is not an engine's router: it sent %s.", self._path, exc)
-            self._on_lost()
+            self._flush()
         except OSError:
             self._on_lost()
-        else:
-            self._flush()
+        except Exception as exc:
+            self._seldom.error("What is at %s is not an engine's router, and was hung up on: %s.", self._path, exc)
+            self._on_lost()
 
     def _read(self) -> None:
         """What the peer has to say of itself; raises OSError when it is gone."""
@@ -132,7 +142,9 @@ class Push:
         """Send all that waits; raises OSError when that takes too long, or the peer is gone."""
         assert self._sock is not None
         while self._waiting:
-            self._sock.settimeout(max(deadline - time.monotonic(), 0.001))
+            if (left := deadline - time.monotonic()) <= 0:
+                raise TimeoutError
+            self._sock.settimeout(left)
             if self._peer.ready:
                 self._write(self._sock)
             else:

@@ -47,6 +47,11 @@ class WorkerSocket:
         """Queue a frame for the router; never blocks."""
         self._push.send(frame)
 
+    def look(self) -> None:
+        """See to what a lost wake-up may have left; raises WireError when the sockets can't be used any more."""
+        self._pull.look()
+        self._push.look()
+
     def close(self) -> None:
         """Stop, and unlink the shard's own socket file; safe to call twice."""
         self._pull.close()

@@ -17,6 +17,8 @@ _NULL: Final = b"NULL".ljust(20, b"\0")
 _GREETING: Final = (b"\xff\0\0\0\0\0\0\0\0\x7f\x03\0" + _NULL).ljust(_GREETING_BYTES, b"\0")
 _LONG: Final = 2
 _COMMAND: Final = 4
+_CONTEXT: Final = slice(2, 18)
+"""Of a PING, after the time that it gives; what is longer may be cut off."""
 _MOST: Final = 1 << 32
 """Bytes of a frame; SGLang's largest have tensors."""
 
@@ -118,7 +120,7 @@ class Peer:
                 raise WireError(f"a socket of kind {kind!r}, and not {self._wanted!r}")
             self.ready = True
         elif name == b"PING":
-            self.answers += _command(b"PONG", rest[2:])
+            self.answers += _command(b"PONG", rest[_CONTEXT])
         elif name == b"ERROR":
             raise WireError(f"it refused: {rest[1:]!r}")
 

@@ -88,11 +88,12 @@ class Faults:
         def on_frames(frames: list[bytes]) -> None:
             raise InjectedError("on a frame")
 
-        self._worker._socket._on_frames = on_frames
+        self._worker._socket._pull._on_frames = on_frames
 
     def closed_socket(self, _: float) -> None:
         """Nothing tells that nothing comes any more."""
-        self._worker._socket._pull.close()
+        with open(os.devnull) as other:
+            os.dup2(other.fileno(), self._worker._socket._pull._listener.fileno())
 
     def heartbeat(self, _: float) -> None:
         _named("heartbeat").cancel()

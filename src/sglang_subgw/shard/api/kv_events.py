@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from ...contract import KvEventSource
-from ...errors import RequestRejected
-from ..kv_subscription import KvEvents, KvSubscription
+from ...errors import EngineUnavailable, RequestRejected
 from .base import EngineCalls
+
+if TYPE_CHECKING:
+    from ..kv_subscription import KvEvents, KvSubscription
 
 _BUFFER: Final = 4096
 
@@ -38,6 +40,11 @@ class KvEventCalls(EngineCalls):
             raise RequestRejected(f"buffer must be an integer from 1 up, not {buffer!r}.")
         if since is not None:
             _check_since(since, sources)
+        try:
+            # Of all that a shard does only this needs libzmq.
+            from ..kv_subscription import KvSubscription
+        except ImportError as exc:
+            raise EngineUnavailable(f"KV events need pyzmq, which this shard can't load: {exc}") from exc
         return KvEventStream(self, KvSubscription(facts, sources, since=since, limit=buffer))
 
 
