@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final, Self
 
+from ..waiting import SIGNAL_SECONDS
+
 RESTART: Final = "SIGUSR1"
 """The event that asks for a restart of all shards, one by one."""
 MORE: Final = "SIGTTIN"
@@ -42,10 +44,12 @@ class Signals:
 
     def wait(self, timeout: float | None = None) -> str:
         """The next event, "" when there is none within `timeout` seconds."""
-        try:
-            return self.events.get(timeout=timeout)
-        except queue.Empty:
-            return ""
+        while True:
+            try:
+                return self.events.get(timeout=SIGNAL_SECONDS if timeout is None else timeout)
+            except queue.Empty:
+                if timeout is not None:
+                    return ""
 
     def queue_from_now(self) -> None:
         """The start is over: a signal no longer raises Interrupted."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import threading
+import time
 from asyncio import CancelledError
 from concurrent.futures import Future, InvalidStateError
 from contextlib import ExitStack, suppress
@@ -19,6 +21,7 @@ from ..gateway import Gateway as ShardGateway
 from ..gateway import listener
 from ..gateway.leftovers import sweep
 from ..modes.choose import choose
+from ..waiting import SIGNAL_SECONDS
 from .outcome import in_thread, outcome, to_its_end
 from .settings import configured
 from .signals import SignalHandlers
@@ -90,8 +93,10 @@ class Gateway(StartedGateway):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until it has ended, for whatever reason; False after `timeout` seconds."""
-        with suppress(TimeoutError):
-            self._ended.result(timeout)
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while not self.has_ended and (left := deadline - time.monotonic()) > 0:
+            with suppress(TimeoutError):
+                self._ended.result(min(left, SIGNAL_SECONDS))
         return self.has_ended
 
     def begin_drain(self, timeout: float | None = None) -> None:

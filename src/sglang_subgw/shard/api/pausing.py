@@ -32,6 +32,7 @@ class PauseCalls(EngineCalls):
             await self.coordination.tell("apply", state={"paused": True, "retracted": retracted})
             if mode == "abort":
                 await self._abort_until_idle()
+            await self._until_done()
 
     def pause_generation(self, mode: str = "abort") -> None:
         """`async_pause_generation` for other threads than the loop's."""
@@ -48,10 +49,18 @@ class PauseCalls(EngineCalls):
         async with self.coordination.exclusive(_SECTION):
             self.worker.send("ContinueGenerationReqInput", {"torch_empty_cache": torch_empty_cache})
             await self.coordination.tell("apply", state={"paused": False, "retracted": False})
+            await self._until_done()
 
     def continue_generation(self, torch_empty_cache: bool = True) -> None:
         """`async_continue_generation` for other threads than the loop's."""
         self._blocking(self.async_continue_generation(torch_empty_cache))
+
+    async def _until_done(self) -> None:
+        """Until the engine has done what this worker has sent, which it doesn't answer.
+
+        The router reads its workers in turns: what another one sends later could be done before it.
+        """
+        await self.control.ask("GetInternalStateReq", {}, "GetInternalStateReqOutput", None)
 
     async def _abort_until_idle(self) -> None:
         # Again and again, as SGLang does: what was on its way when the first abort came runs on.
