@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from sglang_subgw.config import Mode
+from sglang_subgw.wire.push import Push
 from support.client import raw_request, read_until
-from support.stack import Stack, generate_body
+from support.stack import Stack, generate_body, running_stack
 
 PATIENCE = 45
 """Seconds for what takes one where nothing else runs."""
@@ -59,6 +63,30 @@ def test_33696_many_pauses_and_continues_at_once_all_get_their_answers(
         assert [one.result(PATIENCE)["status"] for one in continues] == ["ok"] * 4
         assert [text(client) for client in clients] == [PLAIN] * 2
     stack.check()
+
+
+def test_a_pause_is_done_when_it_is_answered_however_late_the_router_reads_its_shard(
+    runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    send = Push.send
+
+    def late(self: Push, frame: bytes) -> None:
+        if threading.current_thread().name == "shard-1":
+            self._loop.call_later(0.1, send, self, frame)
+        else:
+            send(self, frame)
+
+    with running_stack(runtime_dir, Mode.THREAD) as stack, stack.client_per_shard() as (first, second):
+        monkeypatch.setattr(Push, "send", late)
+        for pausing, going_on in ((second, first), (first, second)):
+            post(pausing, "/pause_generation", {"mode": "in_place"})
+            assert stack.engine.paused
+            post(going_on, "/continue_generation")
+            assert not stack.engine.paused
+        post(second, "/pause_generation", {"mode": "abort"})
+        post(first, "/continue_generation")
+        assert text(first) == PLAIN
+        stack.check()
 
 
 def test_a_pause_that_aborts_ends_what_every_shard_runs(make_stack: Callable[..., Stack]):
