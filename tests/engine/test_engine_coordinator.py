@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,21 @@ def with_members(
         coordinator.close()
         coordinator.close()
     assert not path.exists()
+
+
+@pytest.mark.parametrize("attempt", range(10))
+def test_those_that_connect_in_its_last_moment_leave_nothing_open(short_dir: Path, attempt: int) -> None:
+    coordinator = Coordinator(short_dir / "coordinator", {})
+    coordinator.start()
+    end = threading.Thread(target=coordinator.close)
+    with ExitStack() as ends:
+        for number in range(40):
+            if number == 4 * attempt:
+                end.start()
+            client = ends.enter_context(socket.socket(socket.AF_UNIX))
+            with suppress(OSError):
+                client.connect(str(short_dir / "coordinator"))
+        end.join()
 
 
 def test_everybody_has_the_state_before_a_telling_returns(tmp_path: Path) -> None:

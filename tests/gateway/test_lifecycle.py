@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
@@ -203,7 +204,9 @@ def test_a_shard_that_keeps_dying_fails_the_gateway_with_the_reason(engine):
         def killed_or_ended() -> bool:
             shard = gateway.shards[0]
             if shard["state"] == ShardState.READY.name.lower():
-                os.kill(shard["pid"], signal.SIGKILL)
+                # It may have ended since.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(shard["pid"], signal.SIGKILL)
             return gateway.wait(0.01)
 
         until(killed_or_ended, 30)

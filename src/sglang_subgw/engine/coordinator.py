@@ -83,10 +83,15 @@ class Coordinator:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
+        assert self._listener is not None
         server = await asyncio.start_unix_server(self._on_connection, sock=self._listener)
         try:
             await self._stop.wait()
         finally:
+            # A server that is closed does not take what it has just accepted among its clients: it would stay open.
+            asyncio.get_running_loop().remove_reader(self._listener)
+            for _ in range(2):
+                await asyncio.sleep(0)
             server.close()
             server.close_clients()
             await server.wait_closed()
