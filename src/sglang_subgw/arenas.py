@@ -1,7 +1,7 @@
 """glibc's allocator: a place of its own for each thread, so that shards of one process don't wait for each other.
 
-It has eight arenas for each core, and a thread that finds all of them taken shares one. Two shards that did took twice
-as long over a prompt: the tokenizers library allocates for each word. On two cores SGLang's threads take most of 16.
+It has eight arenas for each core, and a thread that finds all of them taken shares one. Two shards that did, on two
+cores beside SGLang's engine, took up to twice as long over a prompt: the tokenizers library allocates for each word.
 """
 
 from __future__ import annotations
