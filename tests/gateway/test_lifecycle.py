@@ -21,6 +21,7 @@ from sglang_subgw.errors import EngineDied, ModeUnavailable, ShardFailed, ShardS
 from sglang_subgw.gateway import Gateway
 from sglang_subgw.shard.tokenizer import INLINE_CHARACTERS
 from support.modes import needs
+from support.stack import running_stack
 
 MODES = SHARD_MODES
 
@@ -120,6 +121,13 @@ def test_public_bugs_18_library_use_installs_no_signal_handlers(engine):
     with Gateway(engine, config(shards=1)):
         now = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD)]
     assert now == before
+
+
+@needs(Mode.SUBINTERP)
+def test_a_subinterpreter_serves_without_any_extension_image(runtime_dir):
+    with running_stack(runtime_dir, Mode.SUBINTERP, config={"images": "off"}) as stack:
+        assert stack.generate("abcdef", 5)["text"]
+        stack.check()
 
 
 @needs(Mode.SUBINTERP)

@@ -90,6 +90,14 @@ def test_a_socket_that_cannot_be_bound_says_so(tmp_path: Path, loop_factory: Loo
     asyncio.run(run(), loop_factory=loop_factory)
 
 
+def test_a_path_that_is_too_long_says_what_to_do(tmp_path: Path, loop_factory: LoopFactory) -> None:
+    async def run() -> None:
+        with pytest.raises(WireError, match="too long.*set TMPDIR to a directory with a shorter path"):
+            WorkerSocket(wire_facts("pickle", tmp_path), f"ipc://{tmp_path}/{'x' * 108}", asyncio.get_running_loop())
+
+    asyncio.run(run(), loop_factory=loop_factory)
+
+
 def test_close_in_a_callback_ends_the_reading(tmp_path: Path, loop_factory: LoopFactory) -> None:
     async def run() -> None:
         with zmq.Context() as context, context.socket(zmq.PUSH) as engine:
@@ -136,9 +144,7 @@ def test_a_frame_that_was_cut_off_is_sent_whole_to_the_next_router(tmp_path: Pat
     large = bytes(range(256)) * 40_000
 
     async def run() -> None:
-        with plain.socket(plain.AF_UNIX) as listener:
-            listener.bind(f"{tmp_path}/router")
-            listener.listen()
+        with raw_router(tmp_path) as listener:
             socket = open_socket(tmp_path)
             first, _ = listener.accept()
             first.sendall(hello("PULL"))
@@ -149,7 +155,6 @@ def test_a_frame_that_was_cut_off_is_sent_whole_to_the_next_router(tmp_path: Pat
                 read += await asyncio.to_thread(first.recv, 4096)
             assert read.count(b"small") == 1
             first.close()
-        (tmp_path / "router").unlink()
         with zmq_router(tmp_path) as router:
             socket.send(b"after it")
             assert await asyncio.to_thread(received, router, 2) == [large, b"after it"]
@@ -175,9 +180,7 @@ def test_what_waits_is_sent_before_it_closes(tmp_path: Path, loop_factory: LoopF
 
 def test_a_router_that_reads_nothing_does_not_keep_it_from_closing(tmp_path: Path, loop_factory: LoopFactory) -> None:
     async def run() -> None:
-        with plain.socket(plain.AF_UNIX) as listener:
-            listener.bind(f"{tmp_path}/router")
-            listener.listen()
+        with raw_router(tmp_path):
             socket = open_socket(tmp_path)
             socket.send(b"x")
             socket.close()
@@ -212,9 +215,7 @@ def test_what_is_not_a_router_is_said_and_tried_again(
     tmp_path: Path, loop_factory: LoopFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
-        with plain.socket(plain.AF_UNIX) as listener:
-            listener.bind(f"{tmp_path}/router")
-            listener.listen()
+        with raw_router(tmp_path) as listener:
             socket = open_socket(tmp_path)
             wrong, _ = listener.accept()
             wrong.sendall(hello("PUSH"))
@@ -223,7 +224,6 @@ def test_what_is_not_a_router_is_said_and_tried_again(
                 while not caplog.text:
                     await asyncio.sleep(0.01)
             wrong.close()
-        (tmp_path / "router").unlink()
         with zmq_router(tmp_path) as router:
             assert await asyncio.to_thread(received, router, 1) == [b"a request"]
         socket.close()
@@ -293,15 +293,12 @@ def test_a_router_that_dies_amid_its_greeting_is_replaced(
     tmp_path: Path, loop_factory: LoopFactory, said: bytes
 ) -> None:
     async def run() -> None:
-        with plain.socket(plain.AF_UNIX) as listener:
-            listener.bind(f"{tmp_path}/router")
-            listener.listen()
+        with raw_router(tmp_path) as listener:
             socket = open_socket(tmp_path)
             first, _ = listener.accept()
             first.sendall(said)
             # With what the shard said unread.
             first.close()
-        (tmp_path / "router").unlink()
         socket.send(b"a request")
         with zmq_router(tmp_path) as router:
             assert await asyncio.to_thread(received, router, 1) == [b"a request"]
@@ -357,6 +354,16 @@ def test_an_engine_on_another_machine_is_refused(tmp_path: Path, loop_factory: L
 
 def open_socket(directory: Path) -> WorkerSocket:
     return WorkerSocket(wire_facts("pickle", directory), f"ipc://{directory}/shard", asyncio.get_running_loop())
+
+
+@contextmanager
+def raw_router(directory: Path) -> Iterator[plain.socket]:
+    """Something that listens in the router's place."""
+    with plain.socket(plain.AF_UNIX) as listener:
+        listener.bind(f"{directory}/router")
+        listener.listen()
+        yield listener
+    (directory / "router").unlink()
 
 
 @contextmanager

@@ -74,7 +74,7 @@ class Host:
             "start_seconds": gateway.start_seconds(),
             "slots": list(ids),
             "shards": list(ids.values()),
-            # A shard's helpers (libzmq's threads, tokenization) are no threads of this interpreter, or come later.
+            # A shard's helpers (tokenization, KV events) are no threads of this interpreter, or come later.
             "main_threads": sorted(self._threads_before | {t for t in python_threads if t and t not in ids.values()}),
         }
 
