@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,19 @@ def test_an_engine_side_that_does_not_answer_is_told(runtime_dir: Path, monkeypa
             await anext(aiter(shard.engine.kv_events()))
 
     with_shard(runtime_dir, scenario, kv_events={"publisher": "zmq"})
+
+
+def test_a_shard_that_can_t_load_pyzmq_says_so(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(shard: Shard) -> None:
+        with monkeypatch.context() as context:
+            context.delitem(sys.modules, "sglang_subgw.shard.kv_subscription")
+            context.setitem(sys.modules, "zmq", None)
+            with pytest.raises(EngineUnavailable, match="KV events need pyzmq, which this shard can't load: .*zmq"):
+                shard.engine.kv_events()
+        async with shard.engine.kv_events():
+            pass
+
+    with_shard(runtime_dir, scenario, kv_events=REPLAY)
 
 
 def test_an_older_sglangs_events_are_arrays() -> None:
