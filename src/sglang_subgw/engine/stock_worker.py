@@ -13,7 +13,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from ..shard.coordination import Coordination
+from ..shard.gate import Gate
+from ..shard.quiet import PAUSE_SECTION, WEIGHTS_SECTION, aborted, quiet
+from ..shard.released import kinds, release, resume
 from .engine_loop import EngineLoop
+from .request_lock import RequestLock
 
 log = logging.getLogger("sglang_subgw.engine")
 
@@ -40,7 +44,8 @@ class StockWorker:
         self._loop = loop
         self._changing: set[str] = set()
         """Sections in which this worker is: there, SGLang's own methods see to it what this worker does."""
-        self._holds = False
+        self._gate = Gate()
+        self._requests = RequestLock(manager.model_update_lock, self._gate)
         self._before: dict[str, Any] = {}
         self._coordination = Coordination(path, _NAME)
         self._coordination.on_state = self._on_state
@@ -61,9 +66,14 @@ class StockWorker:
         for name in self._before:
             # The class's own method comes to light again.
             delattr(self._manager, name)
-        self._before.clear()
+        joined, self._before = bool(self._before), {}
         if self._loop.loop.is_running():
-            asyncio.run_coroutine_threadsafe(self._coordination.close(), self._loop.loop)
+            asyncio.run_coroutine_threadsafe(self._leave(joined), self._loop.loop)
+
+    async def _leave(self, joined: bool) -> None:
+        if joined:
+            self._requests.close()
+        await self._coordination.close()
 
     async def _start(self) -> None:
         try:
@@ -71,11 +81,14 @@ class StockWorker:
         except Exception:
             log.exception("SGLang's own worker can't hear of what shards change.")
             return
+        self._requests.start()
         for name in _WEIGHTS:
             self._wrap(name, self._change_weights)
         for name in _ADAPTERS:
             self._wrap(name, self._change_adapters)
         self._wrap("_unload_lora_adapter_locked", self._unload)
+        self._wrap("release_memory_occupation", self._release)
+        self._wrap("resume_memory_occupation", self._resume)
         self._wrap("pause_generation", self._pause)
         self._wrap("continue_generation", self._continue)
 
@@ -94,16 +107,25 @@ class StockWorker:
 
     async def _change_weights(self, stock: Method, *args: Any, **kwargs: Any) -> Any:
         coordination = self._coordination
-        async with coordination.exclusive("weights", after={"held": False}):
+        abort = self._abort_all if args and getattr(args[0], "abort_all_requests", False) else None
+        async with coordination.exclusive(WEIGHTS_SECTION, after={"held": False}):
             self._changing.add("weights")
             try:
-                if not self._manager.is_pause:
-                    await coordination.tell("idle", state={"held": True}, timeout=None)
-                result = await stock(*args, **kwargs)
-                await coordination.tell("apply", state={"weights": self._weights()})
-                return result
+                async with quiet(coordination, self._gate, abort):
+                    result = await stock(*args, **kwargs)
+                    await coordination.tell("apply", state={"weights": self._weights()})
+                    return result
             finally:
                 self._changing.discard("weights")
+
+    async def _release(self, stock: Method, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        coordination = self._coordination
+        async with coordination.exclusive(WEIGHTS_SECTION, after={"held": False}), quiet(coordination, self._gate):
+            return await release(coordination, kinds(obj.tags), lambda: stock(obj, *args, **kwargs))
+
+    async def _resume(self, stock: Method, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        async with self._coordination.exclusive(WEIGHTS_SECTION):
+            return await resume(self._coordination, kinds(obj.tags), lambda: stock(obj, *args, **kwargs))
 
     async def _change_adapters(self, stock: Method, *args: Any, **kwargs: Any) -> Any:
         async with self._coordination.exclusive("adapters"):
@@ -132,27 +154,35 @@ class StockWorker:
         return await stock(obj)
 
     async def _pause(self, stock: Method, obj: Any) -> None:
-        async with self._coordination.exclusive("pause"):
-            await self._coordination.tell("apply", state={"paused": True})
+        async with self._coordination.exclusive(PAUSE_SECTION):
+            retracted = obj.mode == "retract" or bool(self._coordination.state.get("retracted"))
+            await self._coordination.tell("apply", state={"paused": True, "retracted": retracted})
             await stock(obj)
             if obj.mode == "abort":
-                await self._coordination.tell("idle")
+                await aborted(self._coordination, self._abort_all)
+            await self._until_done()
 
     async def _continue(self, stock: Method, obj: Any) -> None:
-        async with self._coordination.exclusive("pause"):
+        async with self._coordination.exclusive(PAUSE_SECTION):
             await stock(obj)
-            await self._coordination.tell("apply", state={"paused": False})
+            await self._coordination.tell("apply", state={"paused": False, "retracted": False})
+            await self._until_done()
+
+    async def _until_done(self) -> None:
+        # As `shard.api.pausing` does: the router reads its workers in turns.
+        await self._manager.get_internal_state()
+
+    def _abort_all(self) -> None:
+        self._manager.abort_request(abort_all=True)
 
     # Changes by other workers.
 
     def _on_state(self, state: dict[str, Any]) -> None:
+        self._gate.set(paused=bool(state.get("paused")), held=bool(state.get("held") or state.get("released")))
         if "adapters" not in self._changing and "adapters" in state:
             self._take_adapters(state)
         if "weights" not in self._changing:
             self._take_weights(state.get("weights") or {})
-            if self._holds and not state.get("held"):
-                self._holds = False
-                asyncio.ensure_future(self._manager.model_update_lock.release_writer())  # noqa: RUF006
 
     def _take_adapters(self, state: dict[str, Any]) -> None:
         from sglang.srt.lora.lora_registry import LoRARef
@@ -180,13 +210,7 @@ class StockWorker:
             manager.record_config_updates("sglang_subgw.weights", **changed)
 
     async def _idle(self, body: dict[str, Any]) -> None:
-        if "weights" in self._changing:
-            return
-        lock = self._manager.model_update_lock
-        await lock.acquire_writer()
-        self._holds = bool(self._coordination.state.get("held"))
-        if not self._holds:
-            await lock.release_writer()
+        await self._requests.emptied()
 
     async def _unused(self, body: dict[str, Any]) -> None:
         counter = self._manager.lora_registry._counters.get(body["lora_id"])

@@ -19,10 +19,11 @@ from .control import Control
 from .coordination import Coordination
 from .finishing import Finishing
 from .gate import Gate
+from .health_checks import HealthChecks
 from .lora import Lora
 from .outbound import Outbound
 from .request import EmbeddingRequest, GenerateRequest
-from .rids import HEALTH_CHECK, Rids
+from .rids import Rids
 from .rooms import Rooms
 from .sample import Sample
 from .table import Table
@@ -60,6 +61,7 @@ class TokenizerWorker:
         self._codec = codec_for(contract.wire)
         self._rooms = Rooms(contract.wire.runtime_dir)
         self._table = Table(slot, self._rooms)
+        self._health_checks = HealthChecks()
         self._outbound = Outbound(
             contract,
             self.tokenizer,
@@ -83,7 +85,7 @@ class TokenizerWorker:
             "BatchEmbeddingOutput": self._on_outputs,
             "AbortReq": self._on_abort,
             "PauseContinueBroadcastReq": self._on_pause,
-            "HealthCheckOutput": _ignore,
+            "HealthCheckOutput": lambda fields: self._health_checks.end_one(),
         }
 
     @property
@@ -123,13 +125,12 @@ class TokenizerWorker:
         claimed = self._table.claim(plan.names, plan.rooms)
         try:
             ready = await family.prepare(request, plan)
-            await self.gate.passed()
-            if request.lora_path:
-                await self.lora.ensure({prompt.lora_path for prompt in plan.prompts if prompt.lora_path})
+            adapters = {prompt.lora_path for prompt in plan.prompts if prompt.lora_path} if request.lora_path else set()
             if plan.samples > 1:
                 for item in ready:
+                    await self._may_send(adapters)
                     await self._outbound.warm_up(request, item, claimed)
-                await self.gate.passed()
+            await self._may_send(adapters)
             self.check_open()
             return self._outbound.dispatch(request, plan, ready, claimed, created_at)
         except WireError as exc:
@@ -137,6 +138,14 @@ class TokenizerWorker:
             raise RequestRejected(str(exc)) from exc
         finally:
             self._table.release(claimed)
+
+    async def _may_send(self, adapters: set[str]) -> None:
+        """Until the gate is open and these adapters are loaded, both at once."""
+        while True:
+            await self.gate.passed()
+            if adapters <= self.adapters.loaded.keys():
+                return
+            await self.lora.ensure(adapters)
 
     def abort(self, rid: str) -> bool:
         """Abort what a client's rid, or one of the engine's, means; False if nothing here does."""
@@ -157,16 +166,19 @@ class TokenizerWorker:
         self.send("AbortReq", {"rid": sample.rid})
 
     async def health(self, timeout: float) -> bool:
-        """Ask for the least there is; True when anything at all arrives within `timeout` seconds."""
+        """Ask for the least there is; True when anything at all arrives within `timeout` seconds.
+
+        An engine that may not be sent requests is asked for its state.
+        """
         if self._failure is not None or self._socket is None:
             return False
         heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._listeners.add(heard)
         try:
-            if self.coordination.state.get("released"):
+            if not self.gate.is_open:
                 await self.control.ask("GetInternalStateReq", {}, "GetInternalStateReqOutput", timeout)
                 return True
-            self._outbound.check_health()
+            self._health_checks.begin(self._outbound.check_health())
             async with asyncio.timeout(timeout):
                 await heard
         except (TimeoutError, EngineUnavailable):
@@ -183,6 +195,7 @@ class TokenizerWorker:
             # What waits for the engine to go on learns that it won't.
             self.gate.give_up()
             self._tell_ending(error.message)
+            self._health_checks.end_all()
         for sample in self._table:
             if not for_good:
                 self.abort_sample(sample)
@@ -223,11 +236,17 @@ class TokenizerWorker:
         Raises EngineUnavailable when it is gone.
         """
         self.check_open()
+        self._send_frame(self._encoded(kind, fields))
+
+    def check(self, kind: str, fields: dict[str, Any]) -> None:
+        """Raise RequestRejected for what `send` would."""
+        self._encoded(kind, fields)
+
+    def _encoded(self, kind: str, fields: dict[str, Any]) -> bytes:
         try:
-            frame = self._codec.encode(kind, {"http_worker_ipc": self.endpoint, **fields})
+            return self._codec.encode(kind, {"http_worker_ipc": self.endpoint, **fields})
         except WireError as exc:
             raise RequestRejected(str(exc)) from exc
-        self._send_frame(frame)
 
     def _send_frame(self, frame: bytes) -> None:
         if self._socket is None:
@@ -305,12 +324,14 @@ class TokenizerWorker:
 
     async def _until_idle(self, body: dict[str, Any]) -> None:
         await self._table.emptied()
+        if body.get("health_checks"):
+            await self._health_checks.ended()
 
     async def _until_unused(self, body: dict[str, Any]) -> None:
         await self.adapters.unused(body["lora_id"])
 
     def _on_unknown(self, rid: str) -> None:
-        if not rid.startswith(HEALTH_CHECK):
+        if not self._health_checks.end(rid):
             self._slot.add(Word.UNKNOWN_RIDS)
 
     def _tell_ending(self, reason: str) -> None:
@@ -322,7 +343,3 @@ class TokenizerWorker:
             if not heard.done():
                 heard.set_result(None)
         self._listeners.clear()
-
-
-def _ignore(fields: dict[str, Any]) -> None:
-    """A sign of life, and nothing more."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import gc
-from typing import Final
 
 from ...errors import RequestRejected
 from ..freezing import freeze_fields
+from ..released import kinds, release, resume
 from ..worker import TokenizerWorker
 from .alone import AloneCalls
 from .answers import FlushCacheReqOutput
-
-_MEMORY: Final = ("kv_cache", "weights", "cuda_graph")
 
 
 class MemoryCalls(AloneCalls):
@@ -41,20 +39,18 @@ class MemoryCalls(AloneCalls):
         already, and while requests are paused in place.
         """
         self._check_device()
-        wanted = _tags(tags)
+        wanted = kinds(tags)
 
-        async def release() -> None:
-            if twice := wanted & self.released:
-                raise RequestRejected(f"It is released already: {', '.join(sorted(twice))}.", param="tags")
-            running = sum(await self.coordination.tell("active"))
-            # A scheduler ends at this with requests that it has not put back in its queue.
-            if running and not self.coordination.state.get("retracted"):
-                raise RequestRejected(f"{running} requests are paused in the engine: continue or abort them first.")
+        async def ask() -> None:
             fields = {"tags": tags}
             await self.control.ask("ReleaseMemoryOccupationReqInput", fields, "ReleaseMemoryOccupationReqOutput", None)
-            await self._set_released(self.released | wanted)
 
-        await self.change_alone(release)
+        async def change() -> None:
+            if twice := wanted & self.released:
+                raise RequestRejected(f"It is released already: {', '.join(sorted(twice))}.", param="tags")
+            await release(self.coordination, wanted, ask)
+
+        await self.change_alone(change)
 
     def release_memory_occupation(self, tags: list[str] | None = None) -> None:
         """`async_release_memory_occupation` for other threads than the loop's."""
@@ -63,16 +59,18 @@ class MemoryCalls(AloneCalls):
     async def async_resume_memory_occupation(self, tags: list[str] | None = None) -> None:
         """Take it again; raises RequestRejected for what is not released."""
         self._check_device()
-        wanted = _tags(tags)
+        wanted = kinds(tags)
 
-        async def resume() -> None:
-            if there := wanted - self.released:
-                raise RequestRejected(f"It is not released: {', '.join(sorted(there))}.", param="tags")
+        async def ask() -> None:
             fields = {"tags": tags}
             await self.control.ask("ResumeMemoryOccupationReqInput", fields, "ResumeMemoryOccupationReqOutput", None)
-            await self._set_released(self.released - wanted)
 
-        await self.change_alone(resume, hold=False)
+        async def change() -> None:
+            if there := wanted - self.released:
+                raise RequestRejected(f"It is not released: {', '.join(sorted(there))}.", param="tags")
+            await resume(self.coordination, wanted, ask)
+
+        await self.change_alone(change, hold=False)
 
     def resume_memory_occupation(self, tags: list[str] | None = None) -> None:
         """`async_resume_memory_occupation` for other threads than the loop's."""
@@ -87,19 +85,7 @@ class MemoryCalls(AloneCalls):
         """`async_freeze_gc` for other threads than the loop's."""
         self._blocking(self.async_freeze_gc())
 
-    async def _set_released(self, tags: set[str]) -> None:
-        await self.coordination.tell("apply", state={"released": sorted(tags)})
-
     def _check_device(self) -> None:
         if self.contract.server_args.get("device") == "cpu":
             # Its scheduler asks CUDA without looking, and ends.
             raise RequestRejected("An engine on the CPU has no accelerator's memory to release or resume.")
-
-
-def _tags(tags: list[str] | None) -> set[str]:
-    """The kinds of memory that are meant: all, if none is named."""
-    if tags is None or tags == []:
-        return set(_MEMORY)
-    if not isinstance(tags, list) or any(tag not in _MEMORY for tag in tags):
-        raise RequestRejected(f"tags must be a list of {', '.join(_MEMORY)}, not {tags!r}.", param="tags")
-    return set(tags)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
 from typing import Final
 
-from ...errors import EngineUnavailable, RequestRejected
+from ...errors import RequestRejected
+from ..quiet import PAUSE_SECTION, aborted
 from .base import EngineCalls
 
-_SECTION: Final = "pause"
 _MODES: Final = ("abort", "retract", "in_place")
-_ABORT_AGAIN_SECONDS: Final = 1.0
 
 
 class PauseCalls(EngineCalls):
@@ -25,13 +22,13 @@ class PauseCalls(EngineCalls):
         """
         if mode not in _MODES:
             raise RequestRejected(f"mode must be one of {', '.join(_MODES)}, not {mode!r}.", param="mode")
-        async with self.coordination.exclusive(_SECTION):
+        async with self.coordination.exclusive(PAUSE_SECTION):
             # The router tells SGLang's own workers; shards answer for themselves that they have paused.
             self.worker.send("PauseGenerationReqInput", {"mode": mode})
             retracted = mode == "retract" or bool(self.coordination.state.get("retracted"))
             await self.coordination.tell("apply", state={"paused": True, "retracted": retracted})
             if mode == "abort":
-                await self._abort_until_idle()
+                await aborted(self.coordination, self.worker.abort_all)
             await self._until_done()
 
     def pause_generation(self, mode: str = "abort") -> None:
@@ -43,10 +40,10 @@ class PauseCalls(EngineCalls):
 
         Raises RequestRejected while requests were put back in the queue of an engine whose memory is released.
         """
-        state = self.coordination.state
-        if state.get("released") and state.get("retracted"):
-            raise RequestRejected(f"First resume the memory that is released: {', '.join(state['released'])}.")
-        async with self.coordination.exclusive(_SECTION):
+        async with self.coordination.exclusive(PAUSE_SECTION):
+            state = self.coordination.state
+            if state.get("released") and state.get("retracted"):
+                raise RequestRejected(f"First resume the memory that is released: {', '.join(state['released'])}.")
             self.worker.send("ContinueGenerationReqInput", {"torch_empty_cache": torch_empty_cache})
             await self.coordination.tell("apply", state={"paused": False, "retracted": False})
             await self._until_done()
@@ -61,16 +58,3 @@ class PauseCalls(EngineCalls):
         The router reads its workers in turns: what another one sends later could be done before it.
         """
         await self.control.ask("GetInternalStateReq", {}, "GetInternalStateReqOutput", None)
-
-    async def _abort_until_idle(self) -> None:
-        # Again and again, as SGLang does: what was on its way when the first abort came runs on.
-        idle = asyncio.ensure_future(self.coordination.tell("idle", timeout=None))
-        try:
-            while not idle.done():
-                self.worker.abort_all()
-                await asyncio.wait([idle], timeout=_ABORT_AGAIN_SECONDS)
-            await idle
-        finally:
-            idle.cancel()
-            with suppress(asyncio.CancelledError, EngineUnavailable):
-                await idle

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import EngineUnavailable
 from .base import EngineCalls
 
 
@@ -54,12 +53,6 @@ class StateCalls(EngineCalls):
     async def health_generate(self, timeout: float) -> bool:
         """Ask for one token; True when anything arrives from the engine within `timeout` seconds.
 
-        An engine that is paused makes none: it is asked for its state.
+        An engine that is paused, or has no request for now, makes none: it is asked for its state.
         """
-        if not self.worker.gate.paused:
-            return await self.worker.health(timeout)
-        try:
-            await self.control.ask("GetInternalStateReq", {}, "GetInternalStateReqOutput", timeout)
-        except EngineUnavailable:
-            return False
-        return True
+        return await self.worker.health(timeout)

@@ -82,7 +82,7 @@ class WeightCalls(AloneCalls, TensorCalls):
             )
         fields = {
             "names": list(names),
-            "dtypes": [str(dtype) for dtype in dtypes],
+            "dtypes": [str(dtype).removeprefix("torch.") for dtype in dtypes],
             "shapes": [list(shape) for shape in shapes],
             "group_name": group_name,
             "flush_cache": flush_cache,
@@ -222,19 +222,19 @@ class WeightCalls(AloneCalls, TensorCalls):
         self, name: str, fields: dict[str, Any], facts: dict[str, Any]
     ) -> tuple[bool, str, list[dict[str, Any]]]:
         """The outcome and the answers; `facts` are what every worker then knows of the weights, with their version."""
-        if fields.get("abort_all_requests"):
-            self.worker.abort_all()
+        kind = f"{name}ReqInput"
+        self.worker.check(kind, fields)
 
         async def update() -> tuple[bool, str, list[dict[str, Any]]]:
             if "weights" in self.released:
                 raise RequestRejected("The memory of the weights is released: resume it before they change.")
-            answers = await self.control.ask(f"{name}ReqInput", fields, f"{name}ReqOutput", None)
+            answers = await self.control.ask(kind, fields, f"{name}ReqOutput", None)
             success, message = merged(answers)
             if success:
                 message += await self._changed(fields.get("weight_version"), **facts)
             return success, message, answers
 
-        return await self.change_alone(update)
+        return await self.change_alone(update, abort=bool(fields.get("abort_all_requests")))
 
     async def _changed(self, version: str | None, **facts: Any) -> str:
         """Tell every worker; what SGLang then adds to its message."""
