@@ -61,6 +61,24 @@ def test_questions_of_one_kind_wait_for_each_other() -> None:
     asyncio.run(run())
 
 
+def test_the_wait_for_other_questions_counts_too() -> None:
+    async def run() -> None:
+        engine = Engine()
+        first = engine.ask()
+        await settle()
+        with pytest.raises(EngineUnavailable, match=r"did not answer Q within 0\.001 s"):
+            await engine.ask(0.001)
+        assert engine.sent == ["Q"]
+        engine.answer(1)
+        assert await first == [{"value": 1}]
+        third = engine.ask()
+        await settle()
+        engine.answer(3)
+        assert await third == [{"value": 3}]
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("how", ["timeout", "cancel"])
 def test_a_late_answer_does_not_count_for_the_next_question(how: str) -> None:
     async def run() -> None:

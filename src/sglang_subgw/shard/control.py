@@ -25,23 +25,26 @@ class Control:
     ) -> list[dict[str, Any]]:
         """The answers' fields; raises EngineUnavailable when they don't all arrive within `timeout` seconds.
 
-        None waits for as long as the engine lives.
+        None waits for as long as the engine lives. The wait for other questions of this kind is part of it.
         """
-        async with self._locks.setdefault(answer_kind, asyncio.Lock()):
-            if self._failure is not None:
-                raise self._failure
-            self._send(kind, fields)
-            answers = self._waiting[answer_kind] = _Answers(self._ranks)
-            try:
-                async with asyncio.timeout(timeout):
-                    return await answers.done
-            except TimeoutError:
-                raise EngineUnavailable(f"The engine did not answer {kind} within {timeout or 0:g} s.") from None
-            finally:
-                del self._waiting[answer_kind]
-                # Answers to a question that was given up must not count for the next one.
-                if answers.missing and self._failure is None:
-                    self._late[answer_kind] = self._late.get(answer_kind, 0) + answers.missing
+        try:
+            async with asyncio.timeout(timeout), self._locks.setdefault(answer_kind, asyncio.Lock()):
+                return await self._ask(kind, fields, answer_kind)
+        except TimeoutError:
+            raise EngineUnavailable(f"The engine did not answer {kind} within {timeout or 0:g} s.") from None
+
+    async def _ask(self, kind: str, fields: dict[str, Any], answer_kind: str) -> list[dict[str, Any]]:
+        if self._failure is not None:
+            raise self._failure
+        self._send(kind, fields)
+        answers = self._waiting[answer_kind] = _Answers(self._ranks)
+        try:
+            return await answers.done
+        finally:
+            del self._waiting[answer_kind]
+            # Answers to a question that was given up must not count for the next one.
+            if answers.missing and self._failure is None:
+                self._late[answer_kind] = self._late.get(answer_kind, 0) + answers.missing
 
     def on_answer(self, kind: str, fields: dict[str, Any]) -> bool:
         """Take a message that may be an answer; False if nobody asked for it."""
