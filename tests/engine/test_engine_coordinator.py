@@ -216,10 +216,55 @@ def test_calls_are_made_by_the_engines_side_with_their_bytes(tmp_path: Path) -> 
     with_members(tmp_path, scenario, calls={"double": double, "refuse": refuse, "fail": fail})
 
 
+@pytest.mark.parametrize("how", ["given up", "gone"])
+def test_a_call_that_nobody_waits_for_is_cancelled(tmp_path: Path, how: str) -> None:
+    """And calls that wait for the engine take no thread from those that need one."""
+    cancelled: list[int] = []
+
+    async def hang(arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
+        begun.append(arguments["n"])
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(arguments["n"])
+            raise
+        return None, b""
+
+    def double(arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
+        return arguments["n"] * 2, b""
+
+    begun: list[int] = []
+
+    async def scenario(first: Coordination, second: Coordination) -> None:
+        hanging = [asyncio.create_task(first.call("hang", {"n": n})) for n in range(100)]
+        while len(begun) < 100:
+            await asyncio.sleep(0.001)
+        assert await second.call("double", {"n": 2}) == (4, b"")
+        if how == "gone":
+            await first.close()
+        for task in hanging:
+            task.cancel()
+        await asyncio.gather(*hanging, return_exceptions=True)
+        while len(cancelled) < 100:
+            await asyncio.sleep(0.001)
+        assert sorted(cancelled) == list(range(100))
+        assert await second.call("double", {"n": 3}) == (6, b"")
+
+    with_members(tmp_path, scenario, calls={"hang": hang, "double": double})
+
+
+def test_what_json_has_no_place_for_is_refused(tmp_path: Path) -> None:
+    async def scenario(first: Coordination) -> None:
+        with pytest.raises(RequestRejected, match="can't be passed to the engine: Object of type object"):
+            await first.call("x", {"value": object()})
+
+    with_members(tmp_path, scenario, count=1)
+
+
 def test_streams_come_item_by_item_and_end_when_given_up(tmp_path: Path) -> None:
     ended = threading.Event()
 
-    async def count(arguments: dict[str, Any]) -> AsyncIterator[int]:
+    async def count(arguments: dict[str, Any], blob: bytes) -> AsyncIterator[int]:
         try:
             for number in range(arguments["n"]):
                 yield number

@@ -121,9 +121,9 @@ def test_an_engine_side_that_does_not_answer_is_told(runtime_dir: Path, monkeypa
 def test_a_shard_that_can_t_load_pyzmq_says_so(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(shard: Shard) -> None:
         with monkeypatch.context() as context:
-            context.delitem(sys.modules, "sglang_subgw.shard.kv_subscription")
-            context.setitem(sys.modules, "zmq", None)
-            with pytest.raises(EngineUnavailable, match="KV events need pyzmq, which this shard can't load: .*zmq"):
+            # The module that needs it: others of this process may import zmq meanwhile.
+            context.setitem(sys.modules, "sglang_subgw.shard.kv_subscription", None)
+            with pytest.raises(EngineUnavailable, match="KV events need pyzmq, which this shard can't load: "):
                 shard.engine.kv_events()
         async with shard.engine.kv_events():
             pass

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from ..errors import EngineUnavailable, RequestRejected
+from ..shard.carried_bytes import with_bytes
+from .coordinator import Call
 from .embedding_calls import EmbeddingCalls
 from .engine_loop import EngineLoop
 from .stock_worker import plain
@@ -18,7 +20,7 @@ class EngineCalls:
         self._engine = engine
         self._loop = loop
         embedding = EmbeddingCalls(engine, loop)
-        self.calls = {
+        self.calls: dict[str, Call] = {
             "collective_rpc": self._collective_rpc,
             "serialize_tensors": self._serialize_tensors,
             "generate": self._generate,
@@ -29,14 +31,16 @@ class EngineCalls:
         self.streams = {"generate": self._generate_stream}
 
     def state(self) -> dict[str, Any]:
-        """What the workers agree on at the start: the adapters that SGLang was started with."""
+        """What the workers agree on at the start: whether it is paused, and the adapters that SGLang has."""
         manager = self._engine.tokenizer_manager
         registry = getattr(manager, "lora_registry", None)
         loaded = registry.get_all_adapters().values() if registry is not None else ()
         known = getattr(manager, "lora_ref_cache", {})
         return {
+            "paused": bool(manager.is_pause),
             "adapters": [plain(ref) for ref in loaded],
             "known_adapters": {name: plain(ref) for name, ref in known.items()},
+            "pending_unloads": dict(getattr(manager, "pending_lora_unloads", {})),
         }
 
     def _collective_rpc(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
@@ -65,10 +69,12 @@ class EngineCalls:
         payloads = [MultiprocessingSerializer.serialize(tensors) for _ in range(ranks)]
         return [len(payload) for payload in payloads], b"".join(payloads)
 
-    def _generate(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
-        return self._loop.run(self._engine.async_generate(**arguments)), b""
+    async def _generate(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
+        given = with_bytes(arguments, blob)
+        return await self._loop.call(self._engine.async_generate(**given)), b""
 
-    async def _generate_stream(self, arguments: dict[str, Any]) -> AsyncIterator[Any]:
+    async def _generate_stream(self, arguments: dict[str, Any], blob: bytes) -> AsyncIterator[Any]:
         """Left early, it is closed where it comes from, which aborts it."""
-        async for item in self._loop.stream(await self._loop.call(self._engine.async_generate(**arguments))):
+        given = with_bytes(arguments, blob)
+        async for item in self._loop.stream(await self._loop.call(self._engine.async_generate(**given))):
             yield item

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import itertools
 import logging
 import socket
@@ -14,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..errors import RequestRejected, SubgwError
 from ..shard import coordination_frames as frames
@@ -22,10 +23,16 @@ from . import private_socket
 
 log = logging.getLogger("sglang_subgw.engine")
 
-type Call = Callable[[dict[str, Any], bytes], tuple[Any, bytes]]
-"""What the engine's process does for a worker, in a thread: plain values and bytes in, plain values and bytes out."""
+type Result = tuple[Any, bytes]
+type ThreadCall = Callable[[dict[str, Any], bytes], Result]
+type Call = ThreadCall | Callable[[dict[str, Any], bytes], Coroutine[Any, Any, Result]]
+"""What the engine's process does for a worker: plain values and bytes in, plain values and bytes out.
 
-type Stream = Callable[[dict[str, Any]], AsyncIterator[Any]]
+A coroutine function runs on the coordinator's loop, and is cancelled when its worker gives it up or dies; any other
+function runs in a thread.
+"""
+
+type Stream = Callable[[dict[str, Any], bytes], AsyncIterator[Any]]
 """The same, item by item, on the coordinator's loop."""
 
 
@@ -134,7 +141,7 @@ class Coordinator:
             case "call":
                 member.run(message["id"], self._call(member, message, blob))
             case "stream":
-                member.run(message["id"], self._stream(member, message))
+                member.run(message["id"], self._stream(member, message, blob))
             case "end":
                 member.end(message["id"])
             case other:
@@ -217,18 +224,22 @@ class Coordinator:
             member.refuse(message, f"This engine's side has no {message['method']!r}.", rejected=True)
             return
         try:
-            value, data = await asyncio.to_thread(call, message["arguments"], blob)
+            arguments = message["arguments"]
+            if inspect.iscoroutinefunction(call):
+                value, data = await call(arguments, blob)
+            else:
+                value, data = await asyncio.to_thread(cast("ThreadCall", call), arguments, blob)
             member.answer(message, value, data)
         except Exception as exc:  # Its sender must hear of it, whatever it is.
             self._refuse(member, message, exc)
 
-    async def _stream(self, member: _Member, message: dict[str, Any]) -> None:
+    async def _stream(self, member: _Member, message: dict[str, Any], blob: bytes) -> None:
         stream = self._streams.get(message["method"])
         if stream is None:
             member.refuse(message, f"This engine's side has no stream {message['method']!r}.", rejected=True)
             return
         try:
-            async for item in stream(message["arguments"]):
+            async for item in stream(message["arguments"], blob):
                 member.answer(message, item)
             member.send({"id": message["id"], "end": True})
         except Exception as exc:  # As above.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from .engine_loop import EngineLoop
@@ -15,23 +16,23 @@ class EmbeddingCalls:
         self._templates = engine.template_manager
         self._loop = loop
 
-    def encode(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
+    async def encode(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
         """The answers to an EmbeddingReqInput of these fields."""
         from sglang.srt.managers.io_struct import EmbeddingReqInput
 
         request = EmbeddingReqInput(**_given(arguments, blob))
-        return _plain(self._loop.run(anext(self._manager.generate_request(request, None)))), b""
+        return _plain(await self._loop.call(anext(self._manager.generate_request(request, None)))), b""
 
-    def embed_parts(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
+    async def embed_parts(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
         """The answers to an OpenAI request of these fields, its prompts made as SGLang's server makes them."""
         from sglang.srt.entrypoints.openai.protocol import EmbeddingRequest
         from sglang.srt.entrypoints.openai.serving_embedding import OpenAIServingEmbedding
 
         serving = OpenAIServingEmbedding(self._manager, self._templates)
-        request, _ = serving._convert_to_internal_request(EmbeddingRequest(**arguments))
-        return _plain(self._loop.run(anext(self._manager.generate_request(request, None)))), b""
+        request, _ = await asyncio.to_thread(serving._convert_to_internal_request, EmbeddingRequest(**arguments))
+        return _plain(await self._loop.call(anext(self._manager.generate_request(request, None)))), b""
 
-    def score(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
+    async def score(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
         """The fields of a ScoreResult."""
         import torch
 
@@ -40,7 +41,7 @@ class EmbeddingCalls:
             given["stacked_query_item_embed_overrides"] = [
                 torch.stack(stack) if isinstance(stack, list) else stack for stack in stacks
             ]
-        result = self._loop.run(self._manager.score_request(**given))
+        result = await self._loop.call(self._manager.score_request(**given))
         fields = ("scores", "prompt_tokens", "pooled_hidden_states", "token_logprobs")
         return {name: _plain(getattr(result, name, None)) for name in fields}, b""
 

@@ -100,17 +100,26 @@ class Coordination:
         return told
 
     async def call(self, method: str, arguments: dict[str, Any], blob: bytes = b"") -> tuple[Any, bytes]:
-        """What the engine's own process makes of it; raises its RequestRejected or EngineUnavailable."""
-        return await self._request({"op": "call", "method": method, "arguments": arguments}, blob)
+        """What the engine's own process makes of it; given up early, it is ended there.
 
-    async def stream(self, method: str, arguments: dict[str, Any]) -> AsyncIterator[Any]:
+        Raises its RequestRejected or EngineUnavailable.
+        """
+        number = next(self._ids)
+        try:
+            message = {"op": "call", "id": number, "method": method, "arguments": arguments}
+            return await self._request(message, blob)
+        except asyncio.CancelledError:
+            self._send({"op": "end", "id": number})
+            raise
+
+    async def stream(self, method: str, arguments: dict[str, Any], blob: bytes = b"") -> AsyncIterator[Any]:
         """What the engine's own process makes of it, item by item; given up early, it is ended there."""
         number = next(self._ids)
         items: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._check()
         self._streams[number] = items
         try:
-            self._send({"op": "stream", "id": number, "method": method, "arguments": arguments})
+            self._send({"op": "stream", "id": number, "method": method, "arguments": arguments}, blob)
             while "end" not in (message := await items.get()):
                 if "error" in message:
                     raise _error(message)
@@ -120,16 +129,16 @@ class Coordination:
             self._send({"op": "end", "id": number})
 
     async def _ask(self, op: str, **fields: Any) -> Any:
-        value, _ = await self._request({"op": op, **fields})
+        value, _ = await self._request({"op": op, "id": next(self._ids), **fields})
         return value
 
     async def _request(self, message: dict[str, Any], blob: bytes = b"") -> tuple[Any, bytes]:
         self._check()
-        number = next(self._ids)
+        number = message["id"]
         future: asyncio.Future[tuple[Any, bytes]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         try:
-            self._send({"id": number, **message}, blob)
+            self._send(message, blob)
             return await future
         finally:
             del self._waiting[number]
@@ -143,7 +152,7 @@ class Coordination:
             return
         try:
             frames.write(self._writer, message, blob)
-        except ValueError as exc:
+        except (ValueError, TypeError) as exc:
             raise RequestRejected(f"That can't be passed to the engine: {exc}.") from exc
 
     async def _read(self, reader: asyncio.StreamReader) -> None:

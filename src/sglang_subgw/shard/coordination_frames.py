@@ -27,7 +27,7 @@ async def read(reader: asyncio.StreamReader) -> tuple[dict[str, Any], bytes]:
 
 
 def write(writer: asyncio.StreamWriter, message: dict[str, Any], blob: bytes = b"") -> None:
-    """Send one frame, without waiting for it; raises ValueError for one that can't be sent, with nothing sent."""
+    """Send one frame, without waiting for it; raises ValueError or TypeError, with nothing sent, when that can't be."""
     # ASCII only: half a surrogate pair has no UTF-8.
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) > MAX_JSON:

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from ...shard.carried_bytes import with_bytes
+
 
 class EngineSide:
     """Stands for `engine.calls` of a real engine."""
@@ -32,7 +34,7 @@ class EngineSide:
         return [len(payload)], payload
 
     def _generate(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
-        self.asked.append(("generate", arguments))
+        self.asked.append(("generate", with_bytes(arguments, blob)))
         return {"text": "from the engine's side", "meta_info": {"id": arguments.get("rid")}}, b""
 
     def _encode(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:

@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final
 
 from ..call import Call
+from ..carried_bytes import without_bytes
 from ..expand import expand
 from ..request import GenerateRequest
 from ..routing import check_meeting, check_ranks, follows_rooms
 from .base import EngineCalls
+from .output_stream import Output, OutputStream
 
-type Output = dict[str, Any]
 type Outputs = Output | list[Output]
 """One answer, or a list of them for a batch."""
 
@@ -90,7 +91,7 @@ class GenerationCalls(EngineCalls):
         request = GenerateRequest(text=given.pop("prompt"), **given, **options)
         call = await self.submit(request)
         if stream:
-            return self._stream(call)
+            return OutputStream(call, self.worker.loop, self.contract.features.incremental_streaming_output)
         async with call:
             await call.wait()
             outputs = [sample.output() for sample in call.samples]
@@ -167,23 +168,14 @@ class GenerationCalls(EngineCalls):
         """Abort by the client's rid or the internal one on this shard only; True if it was here."""
         return self.worker.abort(rid)
 
-    async def _stream(self, call: Call) -> AsyncIterator[Output]:
-        incremental = self.contract.features.incremental_streaming_output
-        async with call:
-            async for sample in call:
-                out = sample.take() if incremental else sample.output()
-                if not call.is_single:
-                    out["index"] = sample.index
-                yield out
-
     async def _generate_there(self, arguments: dict[str, Any]) -> Outputs | AsyncIterator[Output]:
         """On SGLang's own worker in the engine's process."""
         self._check_meeting(arguments)
-        given = {name: value for name, value in arguments.items() if value is not None}
+        given, blob = without_bytes({name: value for name, value in arguments.items() if value is not None})
         if arguments["stream"]:
-            return self.coordination.stream("generate", given)
+            return self.coordination.stream("generate", given, blob)
         outputs: Outputs
-        outputs, _ = await self.coordination.call("generate", given)
+        outputs, _ = await self.coordination.call("generate", given, blob)
         return outputs
 
     def _check_meeting(self, arguments: dict[str, Any]) -> None:

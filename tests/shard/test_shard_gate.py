@@ -1,0 +1,237 @@
+"""When a worker may send: the gate, and an engine made quiet for a change that all workers must keep away from."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shard_values import Shard, shard_of
+
+from sglang_subgw.engine.simulated import SimulatedEngine
+from sglang_subgw.errors import RequestRejected
+from sglang_subgw.shard.gate import Gate
+
+RELEASE = "ReleaseMemoryOccupationReqInput"
+ONE = {"max_new_tokens": 1}
+
+
+def with_two(
+    directory: Path, scenario: Callable[[SimulatedEngine, Shard, Shard], Coroutine[Any, Any, None]], **options: Any
+) -> None:
+    """Run a scenario on two shards of an engine with an accelerator's memory, which must not have been hurt."""
+
+    async def run() -> None:
+        async with asyncio.timeout(20), AsyncExitStack() as stack:
+            await scenario(
+                simulated, *[await stack.enter_async_context(shard_of(simulated, index=index)) for index in range(2)]
+            )
+
+    with SimulatedEngine(directory, server_args={"device": "cuda"}, **options) as simulated:
+        asyncio.run(run())
+        assert simulated.violations == []
+        assert simulated.death_reason == ""
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def left(*tasks: asyncio.Task[Any]) -> None:
+    """Nobody waits for them any longer."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_a_gate_that_closes_again_at_once_lets_nobody_through() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        gate.set(held=True)
+        passing = asyncio.create_task(gate.passed())
+        await asyncio.sleep(0)
+        gate.set(held=False)
+        gate.set(held=True)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not passing.done()
+        gate.set(held=False)
+        await passing
+
+    asyncio.run(scenario())
+
+
+def test_a_gate_that_was_given_up_stays_open() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        gate.give_up()
+        gate.set(paused=True)
+        await gate.passed()
+
+    asyncio.run(scenario())
+
+
+def test_changes_one_after_the_other_meet_no_request_of_another_shard(runtime_dir: Path) -> None:
+    async def scenario(simulated: SimulatedEngine, first: Shard, second: Shard) -> None:
+        dispatch, while_held, sent = second.worker._outbound.dispatch, [], []
+
+        def noted(*args: Any) -> Any:
+            (while_held if second.worker.gate.held else sent).append(args)
+            return dispatch(*args)
+
+        second.worker._outbound.dispatch = noted  # type: ignore[method-assign]
+        changing = True
+
+        async def client() -> None:
+            while changing:
+                await second.engine.async_generate("x", ONE)
+
+        clients = [asyncio.create_task(client()) for _ in range(8)]
+        for _ in range(20):
+            await first.engine.async_begin_weight_update()
+            await first.engine.async_end_weight_update()
+        changing = False
+        await asyncio.gather(*clients)
+        assert while_held == []
+        assert len(sent) > 8
+
+    with_two(runtime_dir, scenario)
+
+
+def test_a_request_that_loads_its_adapter_again_does_not_meet_a_pause_or_a_release(
+    runtime_dir: Path, tmp_path: Path
+) -> None:
+    async def scenario(simulated: SimulatedEngine, first: Shard, second: Shard) -> None:
+        for name in ("one", "two"):
+            adapter = tmp_path / name
+            adapter.mkdir()
+            (adapter / "adapter_config.json").write_text(json.dumps({"r": 8}))
+            assert (await first.engine.async_load_lora_adapter(name, str(adapter))).success
+        simulated.control.delay("LoadLoRAAdapterReqInput", 0.2)
+
+        async def asking_while_loading(name: str) -> asyncio.Task[Any]:
+            task = asyncio.create_task(first.engine.async_generate("x", ONE, lora_path=name))
+            await until(lambda: name not in first.engine.adapters())
+            await asyncio.sleep(0.05)
+            return task
+
+        asked = await asking_while_loading("one")
+        await second.engine.async_pause_generation("in_place")
+        await until(lambda: "one" in first.engine.adapters())
+        await asyncio.sleep(0.05)
+        assert simulated.requests() == []
+        await second.engine.async_continue_generation()
+        await asked
+        asked = await asking_while_loading("two")
+        await second.engine.async_release_memory_occupation()
+        await until(lambda: "two" in first.engine.adapters())
+        await asyncio.sleep(0.05)
+        assert len(simulated.requests()) == 1
+        await second.engine.async_resume_memory_occupation()
+        await asked
+
+    with_two(runtime_dir, scenario, features={"enable_lora": True, "max_loaded_loras": 1})
+
+
+def test_memory_stays_released_when_the_shard_that_releases_it_dies(runtime_dir: Path) -> None:
+    async def scenario(simulated: SimulatedEngine, first: Shard, second: Shard) -> None:
+        with simulated.control.hold(RELEASE):
+            releasing = asyncio.create_task(first.engine.async_release_memory_occupation())
+            await until(lambda: simulated.control.messages(RELEASE))
+            await first.worker.coordination.close()
+        asked = asyncio.create_task(second.engine.async_generate("x", ONE))
+        await asyncio.sleep(0.2)
+        assert simulated.requests() == []
+        await second.engine.async_resume_memory_occupation()
+        await asked
+        await left(releasing)
+
+    with_two(runtime_dir, scenario)
+
+
+def test_nobody_continues_an_engine_whose_memory_is_being_released(runtime_dir: Path) -> None:
+    async def scenario(simulated: SimulatedEngine, first: Shard, second: Shard) -> None:
+        await first.engine.async_pause_generation("retract")
+        with simulated.control.hold(RELEASE):
+            releasing = asyncio.create_task(first.engine.async_release_memory_occupation())
+            await until(lambda: second.engine.released)
+            continuing = asyncio.create_task(second.engine.async_continue_generation())
+            await asyncio.sleep(0.1)
+            assert not continuing.done()
+        await releasing
+        with pytest.raises(RequestRejected, match="First resume the memory that is released"):
+            await continuing
+        await first.engine.async_resume_memory_occupation()
+        await second.engine.async_continue_generation()
+        await second.engine.async_generate("x", ONE)
+
+    with_two(runtime_dir, scenario)
+
+
+def test_health_checks_and_a_release_do_not_meet(runtime_dir: Path) -> None:
+    async def scenario(simulated: SimulatedEngine, first: Shard, second: Shard) -> None:
+        checks: list[asyncio.Task[bool]] = []
+
+        async def probe() -> None:
+            while True:
+                checks.append(asyncio.create_task(second.engine.health_generate(5.0)))
+                await asyncio.sleep(0.001)
+
+        probing = asyncio.create_task(probe())
+        for _ in range(5):
+            await first.engine.async_release_memory_occupation()
+            assert await second.engine.health_generate(5.0)
+            await first.engine.async_resume_memory_occupation()
+        await left(probing)
+        assert all(await asyncio.gather(*checks))
+
+    with_two(runtime_dir, scenario)
+
+
+def test_a_change_that_waits_for_requests_goes_on_when_they_are_paused(runtime_dir: Path) -> None:
+    async def scenario(simulated: SimulatedEngine, first: Shard, second: Shard) -> None:
+        running = asyncio.create_task(first.engine.async_generate("x", {"max_new_tokens": 30}))
+        await until(simulated.running)
+        waiting = asyncio.create_task(first.engine.async_begin_weight_update())
+        await until(lambda: second.worker.gate.held)
+        await second.engine.async_pause_generation("in_place")
+        assert (await waiting)[0]
+        assert (await second.engine.async_end_weight_update())[0]
+        assert not running.done()
+        await second.engine.async_continue_generation()
+        await running
+
+    with_two(runtime_dir, scenario, step_seconds=0.05)
+
+
+def test_an_update_that_aborts_does_not_wait_for_what_runs(runtime_dir: Path) -> None:
+    async def scenario(simulated: SimulatedEngine, first: Shard, second: Shard) -> None:
+        running = asyncio.create_task(second.engine.async_generate("x", {"max_new_tokens": 2_000}))
+        await until(simulated.running)
+        with pytest.raises(RequestRejected, match="no_such_option"):
+            await first.engine.async_update_weights_from_disk("/m", abort_all_requests=True, no_such_option=1)
+        assert simulated.aborted == []
+        await first.engine.async_update_weights_from_disk("/m", abort_all_requests=True)
+        assert (await running)["meta_info"]["finish_reason"]["type"] == "abort"
+
+    with_two(runtime_dir, scenario, step_seconds=0.02)
+
+
+def test_a_stream_that_is_dropped_unread_is_aborted(runtime_dir: Path) -> None:
+    async def scenario(simulated: SimulatedEngine, first: Shard, second: Shard) -> None:
+        stream = await first.engine.async_generate("x", {"max_new_tokens": 2_000}, stream=True)
+        await until(simulated.running)
+        del stream
+        await until(lambda: simulated.running() == 0)
+        other = await first.engine.async_generate("x", {"max_new_tokens": 2_000}, stream=True)
+        assert not isinstance(other, (dict, list))
+        await other.aclose()  # type: ignore[attr-defined]
+        await until(lambda: first.worker.active == 0)
+        assert len(simulated.aborted) == 2
+
+    with_two(runtime_dir, scenario, step_seconds=0.02)
