@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -42,6 +44,11 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.001)
 
 
+def busy() -> None:
+    """As a tokenization, or a collection, keeps a loop."""
+    time.sleep(0.003)
+
+
 async def left(*tasks: asyncio.Task[Any]) -> None:
     """Nobody waits for them any longer."""
     for task in tasks:
@@ -76,31 +83,50 @@ def test_a_gate_that_was_given_up_stays_open() -> None:
     asyncio.run(scenario())
 
 
-def test_changes_one_after_the_other_meet_no_request_of_another_shard(runtime_dir: Path) -> None:
-    async def scenario(simulated: SimulatedEngine, first: Shard, second: Shard) -> None:
-        dispatch, while_held, sent = second.worker._outbound.dispatch, [], []
+def test_changes_one_after_the_other_meet_no_request_of_a_busy_shard(runtime_dir: Path) -> None:
+    """On a loop of its own, which has several of the coordinator's messages to read at once."""
+    while_held: list[object] = []
+    sent: list[object] = []
+    ready, changed = threading.Event(), threading.Event()
 
-        def noted(*args: Any) -> Any:
-            (while_held if second.worker.gate.held else sent).append(args)
-            return dispatch(*args)
+    async def client(shard: Shard) -> None:
+        while not changed.is_set():
+            await shard.engine.async_generate("x", ONE)
 
-        second.worker._outbound.dispatch = noted  # type: ignore[method-assign]
-        changing = True
+    async def asking() -> None:
+        async with shard_of(simulated, index=1) as shard, asyncio.timeout(20), asyncio.TaskGroup() as clients:
+            dispatch = shard.worker._outbound.dispatch
 
-        async def client() -> None:
-            while changing:
-                await second.engine.async_generate("x", ONE)
+            def noted(*args: Any) -> Any:
+                (while_held if shard.worker.gate.held else sent).append(args)
+                return dispatch(*args)
 
-        clients = [asyncio.create_task(client()) for _ in range(8)]
-        for _ in range(20):
-            await first.engine.async_begin_weight_update()
-            await first.engine.async_end_weight_update()
-        changing = False
-        await asyncio.gather(*clients)
-        assert while_held == []
-        assert len(sent) > 8
+            shard.worker._outbound.dispatch = noted  # type: ignore[method-assign]
+            for _ in range(8):
+                clients.create_task(client(shard))
+            await until(lambda: sent)
+            ready.set()
+            while not changed.is_set():
+                busy()
+                await asyncio.sleep(0.001)
 
-    with_two(runtime_dir, scenario)
+    async def changing() -> None:
+        async with shard_of(simulated) as shard, asyncio.timeout(20):
+            for _ in range(50):
+                await shard.engine.async_begin_weight_update()
+                await shard.engine.async_end_weight_update()
+
+    with SimulatedEngine(runtime_dir) as simulated:
+        thread = threading.Thread(target=asyncio.run, args=(asking(),))
+        thread.start()
+        try:
+            assert ready.wait(20)
+            asyncio.run(changing())
+        finally:
+            changed.set()
+            thread.join()
+        assert simulated.violations == []
+    assert while_held == []
 
 
 def test_a_request_that_loads_its_adapter_again_does_not_meet_a_pause_or_a_release(
@@ -190,7 +216,7 @@ def test_health_checks_and_a_release_do_not_meet(runtime_dir: Path) -> None:
         await left(probing)
         assert all(await asyncio.gather(*checks))
 
-    with_two(runtime_dir, scenario)
+    with_two(runtime_dir, scenario, step_seconds=0.01)
 
 
 def test_a_change_that_waits_for_requests_goes_on_when_they_are_paused(runtime_dir: Path) -> None:
