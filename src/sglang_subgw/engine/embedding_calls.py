@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from ..shard.carried_bytes import with_bytes
 from .engine_loop import EngineLoop
 
 
@@ -47,17 +48,16 @@ class EmbeddingCalls:
 
 
 def _given(arguments: dict[str, Any], blob: bytes) -> dict[str, Any]:
-    """The arguments with each tensor in its place, as `shard.api.carried` took it out."""
+    """The arguments with tensors and bytes in their places, as the shard took them out (`carried`, `carried_bytes`)."""
     tensors = _tensors(arguments["tensors"], blob)
+    given = with_bytes(arguments["given"], blob[sum(row["bytes"] for row in arguments["tensors"]) :])
 
     def placed(value: Any) -> Any:
         if isinstance(value, dict):
             return tensors[value["tensor"]]
         return [placed(item) for item in value] if isinstance(value, list) else value
 
-    return {
-        name: placed(value) if name.endswith("embed_overrides") else value for name, value in arguments["given"].items()
-    }
+    return {name: placed(value) if name.endswith("embed_overrides") else value for name, value in given.items()}
 
 
 def _tensors(rows: list[dict[str, Any]], blob: bytes) -> list[Any]:

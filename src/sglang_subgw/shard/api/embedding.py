@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ..carried_bytes import without_bytes
 from ..request import EmbeddingRequest
 from .base import EngineCalls
 from .carried import Carrier
@@ -88,7 +89,8 @@ class EmbeddingCalls(EngineCalls):
         if "embed_overrides" in given:
             given["embed_overrides"] = carrier.put("embed_overrides", given["embed_overrides"])
         outputs: Outputs
-        outputs, _ = await self.coordination.call("encode", carrier.arguments(given), carrier.blob)
+        given, data = without_bytes(given)
+        outputs, _ = await self.coordination.call("encode", carrier.arguments(given), carrier.blob + data)
         return outputs
 
     async def embed_parts(self, fields: dict[str, Any]) -> Outputs:
