@@ -22,7 +22,7 @@ from support.client import client_per_shard
 type Call = tuple[str, dict[str, Any]]
 """A method of Engine's and its keyword arguments, as JSON can carry them."""
 
-MODES = (Mode.SUBINTERP, Mode.PROCESS)
+MODES = (Mode.SUBINTERP, Mode.PROCESS, Mode.THREAD)
 SHARDS = 2
 TURN = 2
 """The demo tokenizer's token for <|turn|>."""

@@ -6,15 +6,19 @@ One engine for all: it has LoRA on, and its own methods are asked through engine
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
+from api_checks import CHECKS, ELSEWHERE, SEVERAL, Api, Trainer, call, ids, own_ids, trainer_process
+from number_scenarios import ANSWERED
+from number_scenarios import MODES as NUMBER_MODES
 from test_real_engine_routes import admin_client, options
 
 from sglang_subgw.config import Mode
+from support.api_tables import engine_rows, manager_rows
 from support.attached import CommandProcess, attached
 from support.client import client_per_shard
 from support.models import RANK, TARGETS, adapter, other_weights
@@ -22,16 +26,15 @@ from support.models import RANK, TARGETS, adapter, other_weights
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
 
 MODES = (Mode.SUBINTERP, Mode.PROCESS, Mode.THREAD)
-OWN = ("generate", "get_server_info", "get_model_info", "get_weights_by_name", "open_session", "close_session")
-GREEDY = {"max_new_tokens": 12, "temperature": 0.0, "ignore_eos": True}
-PROMPT = "The function"
 TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def owner() -> Iterator[CommandProcess]:
     lora = ("--enable-lora", "--max-lora-rank", str(RANK), "--lora-target-modules", *TARGETS)
-    routes = options(*(f"/{name}" for name in OWN), "/load_lora_adapter", "/unload_lora_adapter")
+    managers = {row.name for row in manager_rows() if row.cpu}
+    own = {row.name for row in engine_rows() if row.cpu and row.form == "both"} - {"load_lora_adapter_from_tensors"}
+    routes = options(*(f"/{name}" for name in sorted(own)), *(f"/{name}:tm" for name in sorted(managers)))
     with CommandProcess("--engine-only", *routes, *lora, program="") as process:
         yield process
 
@@ -43,103 +46,55 @@ def engine(owner: CommandProcess) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.fixture(scope="module")
+def trainer() -> Iterator[Trainer]:
+    with trainer_process() as process:
+        yield process
+
+
 @contextmanager
 def shards_of(owner: CommandProcess, mode: Mode, shards: int = 2) -> Iterator[list[httpx.Client]]:
     """A client on every shard of a gateway whose application calls its engine by name."""
+    with gateway_on(owner, mode, shards) as gateway, client_per_shard(gateway.address, shards) as clients:
+        yield clients
+
+
+@contextmanager
+def gateway_on(owner: CommandProcess, mode: Mode, shards: int) -> Iterator[CommandProcess]:
+    assert owner.banner
     environment = {"PYTHONPATH": str(TESTS)}
     app = ("--app", "support.apps.engine_calls:app")
+    with attached(owner.pid, *app, mode=mode, shards=shards, environment=environment) as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="module", params=MODES)
+def gateway(request: pytest.FixtureRequest, owner: CommandProcess) -> Iterator[CommandProcess]:
+    with gateway_on(owner, request.param, 2) as process:
+        yield process
+
+
+@pytest.fixture
+def api(gateway: CommandProcess, engine: httpx.Client, trainer: Trainer) -> Iterator[Api]:
     with ExitStack() as ends:
-        gateway = ends.enter_context(attached(owner.pid, *app, mode=mode, shards=shards, environment=environment))
-        yield ends.enter_context(client_per_shard(gateway.address, shards))
+        first, second = ends.enter_context(client_per_shard(gateway.address, 2))
+        more = ends.enter_context(client_per_shard(gateway.address, 2))
+        pool = ends.enter_context(ThreadPoolExecutor(4))
+        yield Api(first, second, more, engine, trainer, pool)
 
 
-def call(client: httpx.Client, method: str, /, **arguments: Any) -> Any:
-    response = client.post(f"/{method}", json=arguments, timeout=120)
-    assert response.status_code == 200, response.text
-    return response.json()
+@pytest.mark.parametrize("check", CHECKS)
+def test_from_each_shard_it_does_what_it_does_for_engine(api: Api, check: str, tmp_path: Path) -> None:
+    CHECKS[check](api, tmp_path)
 
 
-def ids(client: httpx.Client, method: str = "async_generate", **more: Any) -> list[int]:
-    answer = call(client, method, prompt=PROMPT, sampling_params=GREEDY, **more)
-    assert "refused" not in answer, answer
-    found: list[int] = answer["output_ids"]
-    return found
-
-
-def own_ids(engine: httpx.Client, adapter_name: str) -> list[int]:
-    """Of Engine.generate, which says that it takes adapters' names as a list."""
-    [answer] = call(engine, "generate", prompt=[PROMPT], sampling_params=GREEDY, lora_path=[adapter_name])
-    found: list[int] = answer["output_ids"]
-    return found
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_every_method_that_a_cpu_engine_can_run(
-    owner: CommandProcess, engine: httpx.Client, mode: Mode, tmp_path: Path
-) -> None:
-    with shards_of(owner, mode) as (first, second):
-        for form in ("async_generate", "generate"):
-            assert ids(first, form) == ids(second, form) == ids(engine, "generate")
-        # By SGLang's own worker, as an image would be; this model takes none.
-        assert ids(second, image_data=[]) == ids(engine, "generate")
-        for form in ("async_get_weights_by_name", "get_weights_by_name"):
-            arguments = {"name": "model.norm.weight", "truncate_size": 5}
-            assert call(first, form, **arguments) == call(engine, "get_weights_by_name", **arguments)
-        assert call(first, "async_get_model_info") == call(engine, "get_model_info")
-        own, info = call(engine, "get_server_info"), call(first, "async_get_server_info")
-        assert own.keys() <= info.keys()
-        assert {k: info[k] for k in ("model_path", "tp_size", "version", "max_total_num_tokens")} == {
-            k: own[k] for k in ("model_path", "tp_size", "version", "max_total_num_tokens")
-        }
-        assert info["internal_states"][0].keys() == own["internal_states"][0].keys()
-        assert len(call(second, "get_internal_state")) == 1
-        assert call(first, "async_flush_cache") == {"success": True, "message": ""}
-        assert call(second, "flush_cache", timeout_s=1.0)["success"]
-        for name in ("async_freeze_gc", "async_pause_generation", "async_continue_generation", "async_stop_profile"):
-            if name == "async_stop_profile":
-                assert call(first, "async_start_profile", output_dir=str(tmp_path), activities=["CPU"]) is None
-            assert call(second, name) is None
-        assert list(tmp_path.iterdir())
-        session = call(first, "async_open_session", capacity_of_str_len=1000)
-        assert call(second, "open_session", capacity_of_str_len=1000, session_id=session) is None
-        assert call(engine, "open_session", capacity_of_str_len=1000, session_id="own") == "own"
-        assert ids(second, session_params={"id": session}) == ids(first, session_params={"id": "own"})
-        assert call(second, "close_session", session_id=session) is None
-        assert call(engine, "close_session", session_id="own") is None
-        refused = call(first, "async_generate", prompt=PROMPT, session_params={"id": session})
-        assert "does not exist" in refused["refused"]
-        saved = tmp_path / "saved"
-        saved.mkdir()
-        assert call(first, "async_save_sharded_model", path=str(saved), pattern=None, max_size=None) is None
-        assert list(saved.iterdir())
-        assert "has no attribute 'nothing'" in call(second, "collective_rpc", method="nothing")["refused"]
-        for name in ("release_memory_occupation", "resume_memory_occupation", "start_expert_distribution_record"):
-            assert "refused" in call(first, f"async_{name}"), "it would end a scheduler on the CPU"
-        assert call(first, "async_begin_weight_update") == [True, "Success"]
-        assert call(second, "end_weight_update") == [True, "Success"]
-        assert ids(second) == ids(engine, "generate")
-
-
-@pytest.mark.parametrize("mode", MODES[:2])
-def test_weights_from_tensors_that_a_shard_without_torch_made(
-    owner: CommandProcess, engine: httpx.Client, mode: Mode
-) -> None:
-    def norm(client: httpx.Client, method: str) -> Any:
-        return call(client, method, name="model.norm.weight", truncate_size=4)
-
-    with shards_of(owner, mode) as (first, second):
-        whole = call(first, "async_get_weights_by_name", name="model.norm.weight", truncate_size=10000)
-        before = ids(first)
-        changed = [-value for value in whole]
-        answers = call(first, "tensors", tensors={"model.norm.weight": changed}, weight_version=f"tensor-{mode}")
-        assert [answer[0] for answer in answers] == [True] * 3, answers
-        assert norm(second, "get_weights_by_name") == norm(engine, "get_weights_by_name") == changed[:4]
-        assert ids(second) != before
-        for one in (first, second):
-            assert call(one, "async_get_model_info")["weight_version"] == f"tensor-{mode}"
-        assert call(engine, "get_model_info")["weight_version"] == f"tensor-{mode}"
-        call(second, "tensors", tensors={"model.norm.weight": whole}, weight_version="default")
-        assert ids(first) == before
+def test_every_method_that_a_cpu_engine_can_run_has_a_check() -> None:
+    rows = [row for row in (*engine_rows(), *manager_rows()) if row.cpu and row.form != "\N{EN DASH}"]
+    named = {row.method.removeprefix("async_") for row in rows}
+    assert named - {*CHECKS} - {*SEVERAL} - ELSEWHERE == set()
+    assert {*SEVERAL.values()} <= {*CHECKS}
+    assert {method for calls in ANSWERED.values() for method, _ in calls} == ELSEWHERE
+    assert {*NUMBER_MODES} == {*MODES}
 
 
 def test_lora_through_four_shards_as_on_stock_sglang(

@@ -40,7 +40,7 @@ def test_the_engine_answers_what_it_should(answers: dict[str, Any]) -> None:
     assert refused == [number >= answers["answered"] for number in range(len(refused))], answers["engine"]
 
 
-@pytest.mark.parametrize("mode", ["subinterp", "process"])
+@pytest.mark.parametrize("mode", ["subinterp", "process", "thread"])
 def test_every_shard_answers_as_the_engine(answers: dict[str, Any], mode: str) -> None:
     for number, (call, expected) in enumerate(zip(answers["calls"], answers["engine"], strict=True)):
         for index, shard in enumerate(answers[mode]):

@@ -1,7 +1,8 @@
-"""Like `numbers`, and with what JSON can't carry: `POST /tensors` makes arrays of the numbers that it gets."""
+"""Like `numbers`, and with what JSON can't carry: `tensors` and `lora_tensors` make arrays of the numbers they get."""
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from typing import Any
 
@@ -10,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from .numbers import call, ping
+from .numbers import call, called, ping
 
 
 class Array:
@@ -18,9 +19,10 @@ class Array:
 
     dtype = "float32"
 
-    def __init__(self, values: list[float]) -> None:
-        self.shape = (len(values),)
-        self._values = values
+    def __init__(self, values: list[Any]) -> None:
+        matrix = isinstance(values[0], list)
+        self.shape = (len(values), len(values[0])) if matrix else (len(values),)
+        self._values = [number for row in values for number in row] if matrix else values
 
     def tobytes(self) -> bytes:
         return struct.pack(f"<{len(self._values)}f", *self._values)
@@ -28,19 +30,31 @@ class Array:
 
 async def tensors(request: Request) -> JSONResponse:
     """New weights by name, within an update of their own."""
-    engine: Any = request.state.engine
     body = await request.json()
     named = [(name, Array(values)) for name, values in body.pop("tensors").items()]
-    begun = await engine.async_begin_weight_update()
-    updated = await engine.async_update_weights_from_tensor(named, **body)
-    ended = await engine.async_end_weight_update()
-    return JSONResponse([begun, updated, ended])
+    form = body.pop("form")
+    return JSONResponse(
+        [
+            await called(request, f"{form}begin_weight_update"),
+            await called(request, f"{form}update_weights_from_tensor", named, **body),
+            await called(request, f"{form}end_weight_update"),
+        ]
+    )
+
+
+async def lora_tensors(request: Request) -> JSONResponse:
+    """An adapter of such weights."""
+    body = await request.json()
+    body["tensors"] = {name: Array(rows) for name, rows in body["tensors"].items()}
+    result = await called(request, f"{body.pop('form')}load_lora_adapter_from_tensors", **body)
+    return JSONResponse(dataclasses.asdict(result))
 
 
 app = Starlette(
     routes=[
         Route("/ping", ping),
         Route("/tensors", tensors, methods=["POST"]),
+        Route("/lora_tensors", lora_tensors, methods=["POST"]),
         Route("/{method}", call, methods=["POST"]),
     ]
 )

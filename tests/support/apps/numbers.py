@@ -15,18 +15,22 @@ from sglang_subgw.errors import RequestError
 
 
 async def call(request: Request) -> JSONResponse:
-    """The coroutine form, or in a thread the blocking one."""
+    """What the method of that name answers, or why it doesn't."""
     method, arguments = request.path_params["method"], await request.json()
-    function = getattr(request.state.engine, method)
     try:
-        if method.startswith("async_"):
-            result = await function(**arguments)
-        else:
-            result = await asyncio.to_thread(function, **arguments)
+        result = await called(request, method, **arguments)
     except RequestError as error:
         return JSONResponse({"refused": error.message})
     plain: Any = dataclasses.asdict(result) if dataclasses.is_dataclass(result) else result  # type: ignore[arg-type]
     return JSONResponse(plain)
+
+
+async def called(request: Request, method: str, /, *arguments: Any, **named: Any) -> Any:
+    """The coroutine form, or in a thread the blocking one."""
+    function = getattr(request.state.engine, method)
+    if method.startswith("async_"):
+        return await function(*arguments, **named)
+    return await asyncio.to_thread(function, *arguments, **named)
 
 
 async def ping(request: Request) -> JSONResponse:

@@ -1,0 +1,5 @@
+"""Assertions of the checks that tests share tell what they compared."""
+
+import pytest
+
+pytest.register_assert_rewrite("api_checks")
