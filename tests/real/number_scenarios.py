@@ -1,6 +1,7 @@
-"""One engine's answers with numbers, its own and its shards': `python number_scenarios.py KIND RUNTIME_DIR MODEL_DIR`.
+"""One engine's answers with numbers, its own and its shards'.
 
-Prints one JSON object as the last line of its output: what Engine answered to each call, and each shard of each mode.
+`python number_scenarios.py KIND RUNTIME_DIR MODEL_DIR ANSWERS` writes one JSON object to the file ANSWERS: what Engine
+answered to each call, and each shard of each mode.
 """
 
 from __future__ import annotations
@@ -187,4 +188,5 @@ def mixed(engine: Any, kind: str) -> Any:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))))
+    # Not to standard output, which the engine's processes share.
+    Path(sys.argv[4]).write_text(json.dumps(main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))))

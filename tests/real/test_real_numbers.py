@@ -22,16 +22,17 @@ _TIMES = ("e2e_latency", "response_sent_to_client_ts", "id")
 def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """All answers of one kind of model."""
     script = Path(__file__).with_name("number_scenarios.py")
+    model, out = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("numbers") / "answers.json"
     with tempfile.TemporaryDirectory(prefix="sgt-") as runtime_dir:
         done = subprocess.run(
-            [sys.executable, str(script), request.param, runtime_dir, str(tmp_path_factory.mktemp("model"))],
+            [sys.executable, str(script), request.param, runtime_dir, str(model), str(out)],
             capture_output=True,
             text=True,
             timeout=580,
             env={**os.environ, "PYTHONPATH": str(_TESTS)},
         )
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(out.read_text())
     return found
 
 

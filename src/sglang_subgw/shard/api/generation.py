@@ -12,8 +12,9 @@ from ..expand import expand
 from ..request import GenerateRequest
 from ..routing import check_meeting, check_ranks, follows_rooms
 from .base import EngineCalls
-from .output_stream import Output, OutputStream
+from .output_stream import OutputStream
 
+type Output = dict[str, Any]
 type Outputs = Output | list[Output]
 """One answer, or a list of them for a batch."""
 

@@ -9,10 +9,8 @@ from typing import Any, Self
 
 from ..call import Call
 
-type Output = dict[str, Any]
 
-
-class OutputStream(AsyncIterator[Output]):
+class OutputStream(AsyncIterator[dict[str, Any]]):
     """One call's outputs as they come; left early, closed or dropped unread, it is aborted in the engine."""
 
     def __init__(self, call: Call, loop: asyncio.AbstractEventLoop, incremental: bool) -> None:
@@ -23,7 +21,7 @@ class OutputStream(AsyncIterator[Output]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Output:
+    async def __anext__(self) -> dict[str, Any]:
         return await anext(self._items)
 
     async def aclose(self) -> None:
@@ -39,7 +37,7 @@ class OutputStream(AsyncIterator[Output]):
                 self._loop.call_soon_threadsafe(self._call.cancel)
 
 
-async def _items(call: Call, incremental: bool) -> AsyncGenerator[Output]:
+async def _items(call: Call, incremental: bool) -> AsyncGenerator[dict[str, Any]]:
     async with call:
         async for sample in call:
             out = sample.take() if incremental else sample.output()
