@@ -15,7 +15,7 @@ import pytest
 
 from sglang_subgw.config import Mode
 from sglang_subgw.wire.push import Push
-from support.client import raw_request, read_until
+from support.client import events, raw_request, read_until
 from support.stack import Stack, generate_body, running_stack
 
 PATIENCE = 45
@@ -155,6 +155,12 @@ def test_39520_25319_a_weight_update_waits_for_every_shard_and_is_seen_by_each(
             assert client.get("/model_info").json()["model_path"] == "/weights/second"
             out = post(client, "/generate", generate_body("abc", 3))
             assert out["meta_info"]["weight_version"] == "v2"
+        for client in clients:
+            # Only the last chunk has the engine's own word for it.
+            body = generate_body("abc", 3, stream=True)
+            first, *rest = events(client.post("/generate", json=body))
+            assert first["meta_info"]["finish_reason"] is None
+            assert {chunk["meta_info"]["weight_version"] for chunk in (first, *rest)} == {"v2"}
     stack.check()
 
 

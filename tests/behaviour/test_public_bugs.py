@@ -72,6 +72,11 @@ def test_28142_28143_health_of_all_shards_at_one_instant(make_stack: Callable[..
             assert {r.status_code for r in pool.map(lambda client: client.get("/health_generate"), clients)} == {200}
     rids = [request.rid for request in stack.engine.requests()]
     assert len(rids) == len(set(rids)) >= 8
+    # No clock is in them, which several can read at one instant.
+    own = re.compile(rf"HEALTH_CHECK_{stack.gateway.contract.gateway_id}([0-9a-f]{{3}})[0-9a-f]{{17}}")
+    found = [own.fullmatch(rid) for rid in rids]
+    assert all(found), rids
+    assert {match[1] for match in found if match} == {f"{shard:03x}" for shard in range(8)}
     stack.check()
 
 
