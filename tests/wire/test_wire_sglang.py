@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import warnings
 from array import array
@@ -128,20 +129,89 @@ def test_we_read_sglangs_outputs(io_struct: Any, name: str, monkeypatch: pytest.
     assert got == {field: sent[field] for field in got}
 
 
-@pytest.mark.parametrize("name", ["pickle", "msgpack"])
-def test_we_read_outputs_however_sglang_splits_them(io_struct: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sglang.srt.managers.multi_tokenizer_mixin import _handle_output_by_index
+NOT_SPLIT = {"rids", "http_worker_ipcs", "placeholder_tokens_idx", "placeholder_tokens_val", "time_stats"}
+"""What a row's own message has not, or is compared apart."""
+ROWS = 3
+NUMBERS = (
+    *("prompt_tokens", "completion_tokens", "reasoning_tokens", "cached_tokens", "retraction_counts", "dp_ranks"),
+    *("image_tokens", "audio_tokens", "video_tokens", "spec_verify_ct", "spec_num_correct_drafts"),
+    *("spec_num_block_accept_tokens", "spec_num_cap_tokens", "input_top_logprobs_flat_null_prefix"),
+)
+
+
+def cell(name: str, number: int) -> Any:
+    """A value of a column, unlike every other; raises KeyError for a column that nobody has thought of."""
+    made: dict[str, Any] = {
+        **dict.fromkeys(NUMBERS, number),
+        **{column: [number, number] for column in ("spec_correct_drafts_histogram", "spec_cap_lens_histogram")},
+        "token_steps": [number, number],
+        "finished_reasons": {"type": "length", "length": number},
+        "output_strs": f"text {number}",
+        "routed_experts": f"experts {number}",
+        "indexer_topk": f"indexer {number}",
+        "output_ids": array("q", [number]),
+        "cached_tokens_details": {"device": number},
+        "output_token_entropy_val": number / 2,
+        "output_hidden_states": [[number / 2, number / 4]],
+    }
+    for side in ("input", "output"):
+        made[f"{side}_token_logprobs_val"], made[f"{side}_token_logprobs_idx"] = [number / 2, None], [number, 1]
+        for kind in ("top", "token_ids"):
+            made[f"{side}_{kind}_logprobs_val"] = [None, [number / 2, number / 4]]
+            made[f"{side}_{kind}_logprobs_idx"] = [None, [number, number + 1]]
+    return made[name]
+
+
+def full_outputs(io_struct: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Three rows in every column; those that SGLang lets have gaps have one in the second."""
+    import numpy as np
+    from sglang.srt.managers.multi_tokenizer_mixin import _UNCHECKED_LENGTH_FIELDS
+    from sglang.srt.utils.weight_versions import WeightVersionSpan
 
     sent = outputs(io_struct, name, monkeypatch)
+    sent |= {
+        "rids": ["a", "b", "c"],
+        "http_worker_ipcs": ["ipc:///w"] * ROWS,
+        "weight_versions": [[WeightVersionSpan(version=f"v{row}", start=0, end=row)] for row in range(ROWS)],
+        "customized_info": io_struct.wrap_as_pickle({"k": [[row] for row in range(ROWS)]}),
+        # Structs of SGLang's own, which no shard reads.
+        "beam_search_output": [None] * ROWS,
+        "output_token_sampling_mask": [None] * ROWS,
+    }
+    for column in ("input_top_logprobs_val_flat", "input_top_logprobs_idx_flat"):
+        sent[column] = [np.array([row, row + 0.5], dtype=np.float32) for row in range(ROWS)]
+    numbers = itertools.count(1)
+    for column in sent.keys() - NOT_SPLIT - {"weight_versions", "customized_info", "beam_search_output"}:
+        if column != "output_token_sampling_mask" and not column.endswith("_flat"):
+            sent[column] = [cell(column, next(numbers)) for _ in range(ROWS)]
+            if column in _UNCHECKED_LENGTH_FIELDS:
+                sent[column][1] = None
+    return {**sent, "time_stats": None}
+
+
+@pytest.mark.parametrize("rows", [(0,), (1,), (2,), (0, 1), (2, 0), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("name", ["pickle", "msgpack"])
+def test_34627_17005_25055_every_column_stays_with_its_row_however_sglang_splits_them(
+    io_struct: Any, name: str, rows: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sglang.srt.managers import multi_tokenizer_mixin as splitting
+
+    sent = full_outputs(io_struct, name, monkeypatch)
     codec = codec_for(wire_facts(name))
-    whole = codec.decode(stock_writes(io_struct, name, io_struct.BatchStrOutput(**sent))).fields
-    for row in range(2):
-        part = codec.decode(
-            stock_writes(io_struct, name, _handle_output_by_index(io_struct.BatchStrOutput(**sent), row))
-        ).fields
-        for field in ("rids", "finished_reasons", "output_strs", "output_ids", "weight_versions", "dp_ranks"):
-            assert part[field] == [whole[field][row]], field
-        assert part["customized_info"] == {"k": [whole["customized_info"]["k"][row]]}
+    split = splitting._handle_output_by_indices(io_struct.BatchStrOutput(**sent), list(rows))
+    part = codec.decode(stock_writes(io_struct, name, split)).fields
+    assert part["rids"] == [sent["rids"][row] for row in rows]
+    assert part["customized_info"] == {"k": [[row] for row in rows]}
+    assert [[span.fields["version"] for span in spans] for spans in part["weight_versions"]] == [
+        [f"v{row}"] for row in rows
+    ]
+    compared = set(io_struct.BatchStrOutput.__struct_fields__) - NOT_SPLIT - {"customized_info", "weight_versions"}
+    for field in compared:
+        if field.endswith("_flat"):
+            # Arrays of numpy's, which a shard asks for nowhere.
+            assert len(part[field]) == len(rows), field
+        else:
+            assert part[field] == [sent[field][row] for row in rows], field
 
 
 @pytest.mark.parametrize("name", ["pickle", "msgpack"])
