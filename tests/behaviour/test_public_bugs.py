@@ -166,7 +166,7 @@ def test_21235_24445_24461_24462_a_pause_reaches_every_shard(make_stack: Callabl
     stack.check()
 
 
-def test_33696_33700_pauses_from_two_sides_at_once(make_stack: Callable[..., Stack]):
+def test_pauses_of_two_workers_that_nobody_knows_end_with_their_continues(make_stack: Callable[..., Stack]):
     stack = make_stack(shards=2)
     with PlainWorker(stack.engine.contract, "one") as one, PlainWorker(stack.engine.contract, "two") as two:
         for worker in (one, two):
@@ -177,9 +177,9 @@ def test_33696_33700_pauses_from_two_sides_at_once(make_stack: Callable[..., Sta
     stack.check()
 
 
-def test_39689_39693_a_cold_shard_hears_a_pause(make_stack: Callable[..., Stack]):
+def test_every_shard_is_registered_before_its_gateway_is_ready(make_stack: Callable[..., Stack]):
     stack = make_stack(shards=4)
-    assert len(set(stack.engine.registered)) == 4, "every shard is registered before the gateway is ready"
+    assert len(set(stack.engine.registered)) == 4
 
 
 def test_5525_n_samples_have_indices_and_one_usage(make_stack: Callable[..., Stack]):
