@@ -41,6 +41,32 @@ def test_what_can_t_be_carried_is_refused(value: Any, said: str) -> None:
         without_bytes({"image_data": value})
 
 
+class Picture:
+    """What PIL's have, as far as it is used."""
+
+    __module__ = "PIL.Image"
+
+    def save(self, file: Any, form: str) -> None:
+        if form != "PNG":
+            raise OSError(form)
+        file.write(b"a PNG")
+
+
+class Broken(Picture):
+    """One of a kind that can't be written so."""
+
+    __module__ = "PIL.Image"
+
+    def save(self, file: Any, form: str) -> None:
+        raise OSError("cannot write mode CMYK as PNG")
+
+
+def test_a_picture_becomes_a_png() -> None:
+    assert with_bytes(*without_bytes({"image_data": [Picture()]})) == {"image_data": [b"a PNG"]}
+    with pytest.raises(RequestRejected, match="image_data holds an image that can't be passed on: cannot write mode"):
+        without_bytes({"image_data": Broken()})
+
+
 def test_an_image_of_bytes_reaches_the_engine_s_side(runtime_dir: Path) -> None:
     image = bytes(range(256)) * 100
 

@@ -6,6 +6,7 @@ change that SGLang's own worker makes next; a gate before the readers leaves the
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from ..shard.gate import Gate
@@ -40,4 +41,5 @@ class RequestLock:
             await acquire(self._lock)
             if self._gate.is_open:
                 return
-            await self._lock.release_reader()
+            # Also when it is cancelled now: a reader that is never released keeps every writer waiting.
+            await asyncio.shield(self._lock.release_reader())

@@ -55,7 +55,10 @@ def _data(name: str, value: Any) -> bytes:
         return bytes(value)
     if type(value).__module__.partition(".")[0] == "PIL" and hasattr(value, "save"):
         file = io.BytesIO()
-        value.save(file, "PNG")
+        try:
+            value.save(file, "PNG")
+        except (OSError, ValueError) as exc:
+            raise RequestRejected(f"{name} holds an image that can't be passed on: {exc}.", param=name) from exc
         return file.getvalue()
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     raise RequestRejected(
