@@ -182,6 +182,28 @@ def test_every_shard_is_registered_before_its_gateway_is_ready(make_stack: Calla
     assert len(set(stack.engine.registered)) == 4
 
 
+def test_39689_39693_a_shard_that_is_starting_hears_a_pause(make_stack: Callable[..., Stack]):
+    """It has registered, and its application takes seconds to start: nothing but the broadcast tells it."""
+    stack = make_stack(shards=1, config={"app": "support.apps.slow:app"})
+    with PlainWorker(stack.engine.contract) as other, ThreadPoolExecutor(2) as pool:
+        stack.gateway.resize(2)
+        assert stack.wait_for(lambda: len(stack.engine.registered) == 2, 20)
+        other.send("PauseGenerationReqInput", http_worker_ipc=other.endpoint, mode="in_place")
+        assert stack.engine.wait_for(lambda: stack.engine.paused)
+        assert [shard["state"] for shard in stack.gateway.shards] == ["ready", "starting"]
+        assert stack.wait_for(lambda: [shard["state"] for shard in stack.gateway.shards] == ["ready"] * 2, 20)
+        with stack.client_per_shard() as clients, stack.client_per_shard() as others:
+            before = len(stack.engine.requests())
+            answers = [pool.submit(one.post, "/generate", json=generate_body("abc", 3)) for one in others]
+            assert [client.get("/model_info").status_code for client in clients] == [200] * 2
+            stack.engine.wait_for(lambda: False, timeout=0.2)
+            assert not any(answer.done() for answer in answers)
+            assert len(stack.engine.requests()) == before, "a shard sent a request while it was paused"
+            other.send("ContinueGenerationReqInput", http_worker_ipc=other.endpoint)
+            assert [answer.result(5).json()["text"] for answer in answers] == ["abc"] * 2
+    stack.check()
+
+
 def test_5525_n_samples_have_indices_and_one_usage(make_stack: Callable[..., Stack]):
     stack = make_stack()
     body = {"model": "simulated-model", "prompt": "abc", "max_tokens": 4, "n": 4}

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -39,3 +40,11 @@ def test_the_sweep_takes_dead_owners_only(tmp_path):
     (tmp_path / "subgw-something-else").mkdir()
     assert [str(path) for path in sweep_stale_dirs()] == [made]
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([mine.name, "subgw-something-else"])
+
+
+def test_the_sweep_meets_directories_that_go_meanwhile_and_what_is_none(tmp_path, monkeypatch):
+    (tmp_path / "subgw-1-2-file").write_text("")
+    (tmp_path / "subgw-1-2-link").symlink_to(tmp_path)
+    listed = [tmp_path / "subgw-1-2-gone", *tmp_path.iterdir()]
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter(listed))
+    assert sweep_stale_dirs() == []

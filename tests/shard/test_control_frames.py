@@ -197,11 +197,15 @@ CASES: dict[str, list[Step]] = {
 }
 """What is called, in this order, on both, but for what only SGLang's has to be asked for."""
 
+ABORTS = ("abort", "abort_local")
+"""What ends one request: compared apart, for the engine knows it by a rid of the shard's own."""
+
 NO_MESSAGES = {
-    "generate", "encode", "rerank", "score", "get_model_info", "get_loads", "collective_rpc", "save_remote_model",
-    "save_sharded_model",
+    "generate", "encode", "rerank", "score", "submit", "embed", "embed_parts", "health_generate", "fail_all",
+    "adapters", "kv_events", "get_model_info", "get_loads", "serialize_tensors", "shards", "until_draining",
+    "change_alone", "collective_rpc", "embed_there", "save_remote_model", "save_sharded_model",
 }  # fmt: skip
-"""What sends requests, asks nobody, or goes through the engine's own process."""
+"""What sends requests or ends what it has sent, asks nobody, or goes through the engine's own process."""
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -221,12 +225,7 @@ def test_messages_are_those_of_sglangs_own_worker(
 
 def frames_of(case: str, codec: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What a shard sends for the same calls, but for its registration."""
-    frames: list[bytes] = []
-    send = WorkerSocket.send
-
-    def keep(self: WorkerSocket, frame: bytes) -> None:
-        frames.append(frame)
-        send(self, frame)
+    frames = kept_frames(monkeypatch)
 
     async def calls() -> None:
         async with shard_of(simulated) as shard, asyncio.timeout(30):
@@ -234,7 +233,6 @@ def frames_of(case: str, codec: str, directory: Path, monkeypatch: pytest.Monkey
             for step in (step for step in CASES[case] if not step.stock_only):
                 await getattr(shard.engine, f"async_{step.name}")(**step.arguments)
 
-    monkeypatch.setattr(WorkerSocket, "send", keep)
     features = {"enable_lora": True, "enable_streaming_session": True}
     simulated = SimulatedEngine(directory, codec=codec, features=features)
     simulated.contract.server_args.update(
@@ -245,6 +243,75 @@ def frames_of(case: str, codec: str, directory: Path, monkeypatch: pytest.Monkey
         assert simulated.violations == []
         assert simulated.router_alive()
     return frames
+
+
+def kept_frames(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Grows with everything that shards send from now on."""
+    frames: list[bytes] = []
+    send = WorkerSocket.send
+
+    def keep(self: WorkerSocket, frame: bytes) -> None:
+        frames.append(frame)
+        send(self, frame)
+
+    monkeypatch.setattr(WorkerSocket, "send", keep)
+    return frames
+
+
+@pytest.mark.parametrize("name", ABORTS)
+def test_the_abort_of_one_request_is_that_of_sglangs_own_worker(
+    srt: Any, name: str, codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = kept_frames(monkeypatch)
+
+    async def call() -> list[bytes]:
+        async with shard_of(simulated) as shard, asyncio.timeout(30):
+            outputs = await shard.engine.async_generate("abc", {"max_new_tokens": 4000}, stream=True, rid="mine")
+            await anext(outputs)
+            frames.clear()
+            abort = getattr(shard.engine, name)
+            # Of what is ending already, or isn't anywhere, or has no name, the engine hears nothing.
+            assert [abort(rid) for rid in ("mine", "mine", "other", "")] == [True, True, False, False]
+            sent = frames.copy()
+            assert [output async for output in outputs][-1]["meta_info"]["finish_reason"]["type"] == "abort"
+            return sent
+
+    with SimulatedEngine(tmp_path, codec=codec, step_seconds=0.005) as simulated:
+        sent = asyncio.run(call())
+        [rid] = [request.rid for request in simulated.requests()]
+        assert simulated.violations == []
+    assert rid != "mine"
+    compare_aborts(srt, codec, sent, {"rid": rid}, monkeypatch)
+
+
+def test_the_abort_of_all_requests_is_that_of_sglangs_own_worker(
+    srt: Any, codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = kept_frames(monkeypatch)
+
+    async def call() -> list[bytes]:
+        async with shard_of(simulated) as shard:
+            frames.clear()
+            assert shard.engine.abort(abort_all=True)
+            return frames.copy()
+
+    with SimulatedEngine(tmp_path, codec=codec) as simulated:
+        sent = asyncio.run(call())
+        assert simulated.violations == []
+    compare_aborts(srt, codec, sent, {"abort_all": True}, monkeypatch)
+
+
+def compare_aborts(
+    srt: Any, codec: str, sent: list[bytes], arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One message was sent, and SGLang's own worker sends the same."""
+    wire = Wire(srt.io_struct, codec)
+    with StockEngine(srt, wire, monkeypatch) as stock:
+        stock.worker.abort_request(**arguments)
+    [ours], [expected] = [wire.decode(frame) for frame in sent], stock.sent
+    assert type(ours) is type(expected) is srt.io_struct.AbortReq
+    assert Comparable().all([ours]) == Comparable().all([expected])
+    assert ours.http_worker_ipc.endswith("/shard-0.ipc")
 
 
 class Comparable:
@@ -269,9 +336,11 @@ class Comparable:
 
 
 def test_every_method_is_compared() -> None:
-    methods = {name.removeprefix("async_") for name in dir(ShardEngine) if name.startswith("async_")}
-    compared = {step.name for steps in CASES.values() for step in steps}
+    public = [name for name in dir(ShardEngine) if name[0] != "_" and callable(getattr(ShardEngine, name))]
+    methods = {name.removeprefix("async_") for name in public}
+    compared = {step.name for steps in CASES.values() for step in steps} | {*ABORTS}
     assert methods - compared - NO_MESSAGES == set()
+    assert NO_MESSAGES - methods == compared & NO_MESSAGES == set(), "an exclusion that excludes nothing"
 
 
 def test_every_kind_of_message_is_compared(srt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import typing
 import warnings
 from array import array
 from http import HTTPStatus
@@ -129,18 +130,33 @@ def test_we_read_sglangs_outputs(io_struct: Any, name: str, monkeypatch: pytest.
     assert got == {field: sent[field] for field in got}
 
 
-NOT_SPLIT = {"rids", "http_worker_ipcs", "placeholder_tokens_idx", "placeholder_tokens_val", "time_stats"}
-"""What a row's own message has not, or is compared apart."""
+NOT_SPLIT = {"rids", "http_worker_ipcs", "placeholder_tokens_idx", "placeholder_tokens_val"}
+"""What SGLang splits in its own way, or leaves out."""
 ROWS = 3
+GAP = 1
+"""The row that has nothing where SGLang lets a row have nothing."""
 NUMBERS = (
     *("prompt_tokens", "completion_tokens", "reasoning_tokens", "cached_tokens", "retraction_counts", "dp_ranks"),
     *("image_tokens", "audio_tokens", "video_tokens", "spec_verify_ct", "spec_num_correct_drafts"),
     *("spec_num_block_accept_tokens", "spec_num_cap_tokens", "input_top_logprobs_flat_null_prefix"),
 )
+UNREAD = {
+    *("input_top_logprobs_val_flat", "input_top_logprobs_idx_flat"),
+    *("output_token_sampling_mask", "beam_search_output"),
+}
+"""What only requests that no shard sends are answered with: of these msgpack's rows are counted, not compared."""
 
 
 def cell(name: str, number: int) -> Any:
     """A value of a column, unlike every other; raises KeyError for a column that nobody has thought of."""
+    import numpy as np
+    from sglang.srt.beam_search.types import BeamSearchSequence
+    from sglang.srt.managers.io_struct import BeamSearchOutput
+    from sglang.srt.observability.req_time_stats import SchedulerReqTimeStats
+    from sglang.srt.sampling.sampling_mask import SamplingMaskChunk
+    from sglang.srt.utils.weight_versions import WeightVersionSpan
+
+    one = np.array([1], dtype=np.int32)
     made: dict[str, Any] = {
         **dict.fromkeys(NUMBERS, number),
         **{column: [number, number] for column in ("spec_correct_drafts_histogram", "spec_cap_lens_histogram")},
@@ -153,6 +169,13 @@ def cell(name: str, number: int) -> Any:
         "cached_tokens_details": {"device": number},
         "output_token_entropy_val": number / 2,
         "output_hidden_states": [[number / 2, number / 4]],
+        "input_top_logprobs_val_flat": np.array([number, number / 2], dtype=np.float32),
+        "input_top_logprobs_idx_flat": np.array([number, 1], dtype=np.int32),
+        "output_token_sampling_mask": SamplingMaskChunk(lengths=one, token_ids=one * number, logprobs=one / 2),
+        "beam_search_output": BeamSearchOutput(sequences=[BeamSearchSequence(tokens=[number])]),
+        "weight_versions": [WeightVersionSpan(version=f"v{number}", start=0, end=number)],
+        "customized_info": [number],
+        "time_stats": SchedulerReqTimeStats(queue_duration_s=number / 2, forward_entry_time=float(number)),
     }
     for side in ("input", "output"):
         made[f"{side}_token_logprobs_val"], made[f"{side}_token_logprobs_idx"] = [number / 2, None], [number, 1]
@@ -162,56 +185,107 @@ def cell(name: str, number: int) -> Any:
     return made[name]
 
 
-def full_outputs(io_struct: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Three rows in every column; those that SGLang lets have gaps have one in the second."""
-    import numpy as np
+def may_be_none(hint: Any) -> bool:
+    return type(None) in typing.get_args(hint)
+
+
+def cells(io_struct: Any, form: str, first: int) -> dict[str, list[Any] | None]:
+    """Three rows for every column that SGLang splits.
+
+    With `gaps` the second row has None wherever SGLang's types let it, with `missing` each column that may be is None,
+    and with `short` each that SGLang lets be shorter than the batch is empty.
+    """
     from sglang.srt.managers.multi_tokenizer_mixin import _UNCHECKED_LENGTH_FIELDS
-    from sglang.srt.utils.weight_versions import WeightVersionSpan
 
-    sent = outputs(io_struct, name, monkeypatch)
-    sent |= {
-        "rids": ["a", "b", "c"],
-        "http_worker_ipcs": ["ipc:///w"] * ROWS,
-        "weight_versions": [[WeightVersionSpan(version=f"v{row}", start=0, end=row)] for row in range(ROWS)],
-        "customized_info": io_struct.wrap_as_pickle({"k": [[row] for row in range(ROWS)]}),
-        # Structs of SGLang's own, which no shard reads.
-        "beam_search_output": [None] * ROWS,
-        "output_token_sampling_mask": [None] * ROWS,
-    }
-    for column in ("input_top_logprobs_val_flat", "input_top_logprobs_idx_flat"):
-        sent[column] = [np.array([row, row + 0.5], dtype=np.float32) for row in range(ROWS)]
-    numbers = itertools.count(1)
-    for column in sent.keys() - NOT_SPLIT - {"weight_versions", "customized_info", "beam_search_output"}:
-        if column != "output_token_sampling_mask" and not column.endswith("_flat"):
-            sent[column] = [cell(column, next(numbers)) for _ in range(ROWS)]
-            if column in _UNCHECKED_LENGTH_FIELDS:
-                sent[column][1] = None
-    return {**sent, "time_stats": None}
+    numbers, filled = itertools.count(first), {}
+    for column, hint in typing.get_type_hints(io_struct.BatchStrOutput).items():
+        if column in NOT_SPLIT:
+            continue
+        rows: list[Any] | None = [cell(column, next(numbers)) for _ in range(ROWS)]
+        if form == "missing" and may_be_none(hint):
+            rows = None
+        elif form == "short" and may_be_none(hint) and column not in _UNCHECKED_LENGTH_FIELDS | {"time_stats"}:
+            rows = []
+        elif form == "gaps":
+            [of_row, *_] = [typing.get_args(one)[0] for one in (hint, *typing.get_args(hint)) if is_list(one)] or [None]
+            if may_be_none(of_row) or column in ("customized_info", "time_stats"):
+                rows[GAP] = None
+        filled[column] = rows
+    return filled
 
 
-@pytest.mark.parametrize("rows", [(0,), (1,), (2,), (0, 1), (2, 0), (0, 1, 2)], ids=str)
+def is_list(hint: Any) -> bool:
+    return typing.get_origin(hint) is list
+
+
+def batch_of(io_struct: Any, filled: dict[str, list[Any] | None]) -> Any:
+    """The detokenizer's message with these columns, the pickled ones wrapped."""
+    sent = dict(filled)
+    info = sent["customized_info"]
+    sent["customized_info"] = io_struct.wrap_as_pickle(info and {"k": info})
+    sent["time_stats"] = io_struct.wrap_as_pickle(sent["time_stats"])
+    left_out = dict.fromkeys(("placeholder_tokens_idx", "placeholder_tokens_val"))
+    return io_struct.BatchStrOutput(rids=["a", "b", "c"], http_worker_ipcs=["ipc:///w"] * ROWS, **left_out, **sent)
+
+
+def plain(value: Any) -> Any:
+    """SGLang's structs, arrays and times as a shard has them."""
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if hasattr(value, "__struct_fields__"):
+        fields = {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+        return Message(type(value).__name__, fields)
+    if hasattr(value, "queue_duration_s"):
+        return value.queue_duration_s, value.forward_entry_time
+    return value.tolist() if hasattr(value, "tolist") and not isinstance(value, array) else value
+
+
+SPLITS = [
+    *(("_handle_output_by_index", (row,)) for row in range(ROWS)),
+    *(("_handle_output_by_indices", rows) for rows in ((0,), (1,), (2,), (0, 1), (2, 0), (0, 1, 2))),
+]
+
+
+@pytest.mark.parametrize("form", ["full", "gaps", "missing", "short"])
+@pytest.mark.parametrize(("split", "rows"), SPLITS, ids=str)
 @pytest.mark.parametrize("name", ["pickle", "msgpack"])
 def test_34627_17005_25055_every_column_stays_with_its_row_however_sglang_splits_them(
-    io_struct: Any, name: str, rows: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    io_struct: Any, name: str, split: str, rows: tuple[int, ...], form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sglang.srt.managers import multi_tokenizer_mixin as splitting
+    from sglang.srt.managers import multi_tokenizer_mixin
 
-    sent = full_outputs(io_struct, name, monkeypatch)
+    handle = getattr(multi_tokenizer_mixin, split, None)
+    if handle is None:
+        pytest.skip("this SGLang has no such way")
+    monkeypatch.setattr(io_struct, "_USE_PICKLE_IPC", name == "pickle")
     codec = codec_for(wire_facts(name))
-    split = splitting._handle_output_by_indices(io_struct.BatchStrOutput(**sent), list(rows))
-    part = codec.decode(stock_writes(io_struct, name, split)).fields
-    assert part["rids"] == [sent["rids"][row] for row in rows]
-    assert part["customized_info"] == {"k": [[row] for row in rows]}
-    assert [[span.fields["version"] for span in spans] for spans in part["weight_versions"]] == [
-        [f"v{row}"] for row in rows
-    ]
-    compared = set(io_struct.BatchStrOutput.__struct_fields__) - NOT_SPLIT - {"customized_info", "weight_versions"}
-    for field in compared:
-        if field.endswith("_flat"):
-            # Arrays of numpy's, which a shard asks for nowhere.
-            assert len(part[field]) == len(rows), field
-        else:
-            assert part[field] == [sent[field][row] for row in rows], field
+    # Of a stream that goes on its next message may be read by its last one, and must not take anything over from it.
+    for first in (1, 1, 1001):
+        filled = cells(io_struct, form, first)
+        sent = handle(batch_of(io_struct, filled), rows[0] if split == "_handle_output_by_index" else list(rows))
+        got = codec.decode(stock_writes(io_struct, name, sent))
+        assert got.kind == "BatchStrOutput"
+        assert got.fields.keys() == set(io_struct.BatchStrOutput.__struct_fields__)
+        compare_rows(got.fields, filled, rows, name)
+
+
+def compare_rows(got: dict[str, Any], filled: dict[str, list[Any] | None], rows: tuple[int, ...], name: str) -> None:
+    """What was read of each column is what these rows of it were filled with."""
+    assert got["rids"] == ["abc"[row] for row in rows]
+    assert got.keys() - filled.keys() == NOT_SPLIT
+    for column, whole in filled.items():
+        expected = [plain(whole[row]) for row in rows] if whole else None
+        read = got[column]
+        if column == "customized_info" and read is not None:
+            assert read.keys() == {"k"}
+            read = read["k"]
+        if column == "time_stats":
+            assert all(one is None or isinstance(one, TimeStats) for one in read or ())
+            # Only what isn't its default is sent.
+            read = plain(read)
+        if column in UNREAD and name == "msgpack":
+            read, expected = [[one is None for one in values or ()] for values in (read, expected)]
+        assert read == expected, column
 
 
 @pytest.mark.parametrize("name", ["pickle", "msgpack"])

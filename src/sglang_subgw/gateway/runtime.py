@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +43,7 @@ def stale_dirs() -> list[Path]:
     found = []
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         match = re.fullmatch(rf"{_PREFIX}(\d+)-(\d+)-\w+", path.name)
-        if match is None or path.is_symlink() or path.stat().st_uid != os.getuid():
+        if match is None or not _is_own(path):
             continue
         if process_start_time(int(match[1])) != int(match[2]):
             found.append(path)
@@ -55,3 +56,12 @@ def sweep_stale_dirs() -> list[Path]:
     for path in removed:
         shutil.rmtree(path, ignore_errors=True)
     return removed
+
+
+def _is_own(path: Path) -> bool:
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        # Its gateway has just ended.
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
