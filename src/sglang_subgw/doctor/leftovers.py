@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -44,15 +45,24 @@ class Leftover:
 
 def leftovers() -> list[Leftover]:
     """All of this user's."""
-    found = [Leftover("segment", path, path.stat().st_size) for path in _own(_SHM_DIR / n for n in stale_segments())]
+    segments = _own(_SHM_DIR / name for name in stale_segments())
+    found = [Leftover("segment", path, status.st_size) for path, status in segments]
     directories = stale_dirs()
-    found += [Leftover("sglang segment", path, path.stat().st_size) for path in shared_memory.stale(directories)]
+    theirs = _own(shared_memory.stale(directories))
+    found += [Leftover("sglang segment", path, status.st_size) for path, status in theirs]
     for directory in directories:
-        files = [path.lstat() for path in directory.rglob("*")]
+        files = [status for _, status in _own(directory.rglob("*"))]
         sockets = sum(stat.S_ISSOCK(file.st_mode) for file in files)
         found.append(Leftover("directory", directory, sum(file.st_size for file in files), sockets))
     return found
 
 
-def _own(paths: Iterable[Path]) -> list[Path]:
-    return [path for path in paths if path.exists() and path.stat().st_uid == os.geteuid()]
+def _own(paths: Iterable[Path]) -> list[tuple[Path, os.stat_result]]:
+    """With what they are; without those that the next start has just removed."""
+    found = []
+    for path in paths:
+        with suppress(FileNotFoundError):
+            status = path.lstat()
+            if status.st_uid == os.geteuid():
+                found.append((path, status))
+    return found
