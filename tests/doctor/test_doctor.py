@@ -188,7 +188,7 @@ def test_a_target_that_is_not_there(target, status, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_what_goes_while_it_looks_is_no_leftover(tmp_path: Path) -> None:
+def test_what_goes_while_it_looks_is_no_leftover(tmp_path):
     here = tmp_path / "here"
     here.touch()
     assert [path for path, _ in leftovers._own([tmp_path / "gone", here])] == [here]
