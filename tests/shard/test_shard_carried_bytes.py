@@ -32,13 +32,18 @@ def test_whatever_goes_in_comes_out(arguments: dict[str, Any]) -> None:
     ("value", "said"),
     [
         (object(), "image_data holds a builtins.object, which can't be passed"),
-        ([{1: 2}], "image_data holds an object with keys"),
+        ([{(1,): 2}], "image_data holds an object with keys"),
         ({"\0bytes": [0, 1]}, "image_data holds an object with keys"),
     ],
 )
 def test_what_can_t_be_carried_is_refused(value: Any, said: str) -> None:
     with pytest.raises(RequestRejected, match=said):
         without_bytes({"image_data": value})
+
+
+def test_numbers_as_keys_are_what_json_makes_of_them() -> None:
+    plain, _ = without_bytes({"sampling_params": {"logit_bias": {5: 1.0}}})
+    assert json.loads(json.dumps(plain)) == {"sampling_params": {"logit_bias": {"5": 1.0}}}
 
 
 class Picture:

@@ -15,8 +15,9 @@ import pytest
 from shard_values import Shard, shard_of
 
 from sglang_subgw.engine.simulated import SimulatedEngine
-from sglang_subgw.errors import RequestRejected
+from sglang_subgw.errors import EngineUnavailable, RequestRejected
 from sglang_subgw.shard.gate import Gate
+from sglang_subgw.shard.health_checks import HealthChecks
 
 RELEASE = "ReleaseMemoryOccupationReqInput"
 ONE = {"max_new_tokens": 1}
@@ -215,6 +216,87 @@ def test_health_checks_and_a_release_do_not_meet(runtime_dir: Path) -> None:
             await first.engine.async_resume_memory_occupation()
         await left(probing)
         assert all(await asyncio.gather(*checks))
+
+    with_two(runtime_dir, scenario, step_seconds=0.01)
+
+
+def test_health_checks_end_whichever_way_their_answers_come(runtime_dir: Path) -> None:
+    """What was dropped is told on a shorter way than what was answered before it."""
+
+    async def scenario(simulated: SimulatedEngine, first: Shard, second: Shard) -> None:
+        worker, rid = second.worker, f"HEALTH_CHECK_{second.worker._outbound._rids.prefix}"
+        for _ in range(2):
+            worker._health_checks.begin()
+        worker._handlers["HealthCheckOutput"]({})
+        assert worker.occupying == 1
+        worker._on_outputs({"rids": ["HEALTH_CHECK_of another's"]})
+        assert worker.occupying == 1
+        worker._on_outputs({"rids": [f"{rid}000000000001"]})
+        assert worker.occupying == 0
+        assert (await first.engine.async_begin_weight_update())[0]
+        assert (await first.engine.async_end_weight_update())[0]
+
+    with_two(runtime_dir, scenario)
+
+
+def test_health_checks_without_an_answer_keep_nobody_waiting_for_ever() -> None:
+    async def scenario() -> None:
+        checks = HealthChecks("x")
+        checks.begin()
+        await checks.ended(0.01)
+        assert checks.open == 0
+
+    asyncio.run(scenario())
+
+
+def test_memory_is_not_released_under_a_health_check_that_is_paused(runtime_dir: Path) -> None:
+    async def scenario(simulated: SimulatedEngine, first: Shard, second: Shard) -> None:
+        await first.engine.async_pause_generation("in_place")
+        second.worker._health_checks.begin()
+        with pytest.raises(RequestRejected, match="1 requests are paused in the engine"):
+            await first.engine.async_release_memory_occupation()
+        assert simulated.control.messages(RELEASE) == []
+        assert second.engine.released == set()
+        second.worker._health_checks.end_one()
+        await first.engine.async_continue_generation()
+
+    with_two(runtime_dir, scenario)
+
+
+def test_a_release_that_was_never_asked_for_leaves_nothing_released(runtime_dir: Path) -> None:
+    async def scenario(simulated: SimulatedEngine, first: Shard, second: Shard) -> None:
+        def fails(body: dict[str, Any]) -> int:
+            raise ValueError("no")
+
+        active = second.worker.coordination.handlers["active"]
+        second.worker.coordination.handlers["active"] = fails
+        with pytest.raises(EngineUnavailable, match="ValueError: no"):
+            await first.engine.async_release_memory_occupation()
+        second.worker.coordination.handlers["active"] = active
+        await second.engine.async_generate("x", ONE)
+        with pytest.raises(RequestRejected, match="It is not released"):
+            await first.engine.async_resume_memory_occupation()
+
+    with_two(runtime_dir, scenario)
+
+
+def test_a_pause_for_a_moment_lets_no_change_meet_what_runs(runtime_dir: Path) -> None:
+    async def scenario(simulated: SimulatedEngine, first: Shard, second: Shard) -> None:
+        running = asyncio.create_task(second.engine.async_generate("x", {"max_new_tokens": 30}))
+        await until(simulated.running)
+        active: list[int] = []
+
+        async def change() -> None:
+            active.append(second.worker.active)
+
+        changing = asyncio.create_task(first.engine.change_alone(change))
+        await until(lambda: second.worker.gate.held)
+        await asyncio.sleep(0.02)
+        first.worker.gate.set(paused=True)
+        first.worker.gate.set(paused=False)
+        await running
+        await changing
+        assert active == [0]
 
     with_two(runtime_dir, scenario, step_seconds=0.01)
 

@@ -21,8 +21,9 @@ class EmbeddingCalls:
         """The answers to an EmbeddingReqInput of these fields."""
         from sglang.srt.managers.io_struct import EmbeddingReqInput
 
-        request = EmbeddingReqInput(**_given(arguments, blob))
-        return _plain(await self._loop.call(anext(self._manager.generate_request(request, None)))), b""
+        request = EmbeddingReqInput(**await asyncio.to_thread(_given, arguments, blob))
+        answer = await self._loop.call(anext(self._manager.generate_request(request, None)))
+        return await asyncio.to_thread(_plain, answer), b""
 
     async def embed_parts(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
         """The answers to an OpenAI request of these fields, its prompts made as SGLang's server makes them."""
@@ -31,20 +32,22 @@ class EmbeddingCalls:
 
         serving = OpenAIServingEmbedding(self._manager, self._templates)
         request, _ = await asyncio.to_thread(serving._convert_to_internal_request, EmbeddingRequest(**arguments))
-        return _plain(await self._loop.call(anext(self._manager.generate_request(request, None)))), b""
+        answer = await self._loop.call(anext(self._manager.generate_request(request, None)))
+        return await asyncio.to_thread(_plain, answer), b""
 
     async def score(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
         """The fields of a ScoreResult."""
         import torch
 
-        given = _given(arguments, blob)
+        given = await asyncio.to_thread(_given, arguments, blob)
         if (stacks := given.get("stacked_query_item_embed_overrides")) is not None:
             given["stacked_query_item_embed_overrides"] = [
                 torch.stack(stack) if isinstance(stack, list) else stack for stack in stacks
             ]
         result = await self._loop.call(self._manager.score_request(**given))
         fields = ("scores", "prompt_tokens", "pooled_hidden_states", "token_logprobs")
-        return {name: _plain(getattr(result, name, None)) for name in fields}, b""
+        named = {name: getattr(result, name, None) for name in fields}
+        return await asyncio.to_thread(_plain, named), b""
 
 
 def _given(arguments: dict[str, Any], blob: bytes) -> dict[str, Any]:

@@ -29,6 +29,11 @@ class RequestLock:
         # The class's own method comes to light again.
         del self._lock.acquire_reader
 
+    @property
+    def running(self) -> int:
+        """Requests that have passed the gate and not ended."""
+        return int(self._lock._readers)
+
     async def emptied(self) -> None:
         """Until no request runs, also none that came before `start`."""
         async with self._lock._cond:

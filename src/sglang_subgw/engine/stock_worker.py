@@ -54,7 +54,7 @@ class StockWorker:
             "unused": self._unused,
             "adapters used": lambda body: {},
             "freeze gc": lambda body: gc.freeze(),
-            "active": lambda body: len(manager.rid_to_state),
+            "active": lambda body: self._requests.running,
         }
 
     def start(self) -> None:

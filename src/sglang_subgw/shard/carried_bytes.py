@@ -23,7 +23,8 @@ def without_bytes(arguments: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         if value is None or isinstance(value, (str, int, float)):
             return value
         if isinstance(value, dict):
-            if any(not isinstance(key, str) or key == _MARK for key in value):
+            # JSON writes the others as text, which SGLang reads.
+            if any(key == _MARK or not (key is None or isinstance(key, (str, int, float))) for key in value):
                 raise RequestRejected(f"{name} holds an object with keys that can't be passed on.", param=name)
             return {key: apart(name, item) for key, item in value.items()}
         if isinstance(value, (list, tuple)):

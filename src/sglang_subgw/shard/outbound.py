@@ -89,11 +89,10 @@ class Outbound:
             self._table.add(sample, claimed, [name for name in (item.prompt.rid, plan.batch_name) if name is not None])
         return call
 
-    def check_health(self) -> str:
-        """Send SGLang's health request, whose own answer nobody waits for; its rid."""
-        item, rid = self._health.health_check(), self._rids.next_health()
-        self._send(self._codec.encode(self._health.kind, item.message(rid)))
-        return rid
+    def check_health(self) -> None:
+        """Send SGLang's health request; nobody waits for its own answer."""
+        item = self._health.health_check()
+        self._send(self._codec.encode(self._health.kind, item.message(self._rids.next_health())))
 
     def _on_removed(self, sample: Sample) -> None:
         if sample.lora_id is not None:

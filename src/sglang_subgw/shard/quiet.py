@@ -26,10 +26,12 @@ async def quiet(coordination: Coordination, gate: Gate, abort: Callable[[], None
     if abort is not None:
         abort()
     while True:
-        await _idle_or_paused(coordination, gate)
         if not gate.paused:
-            yield
-            return
+            if await _idle_or_paused(coordination, gate):
+                yield
+                return
+            # It may have been paused for a moment only.
+            continue
         async with coordination.exclusive(PAUSE_SECTION):
             if gate.paused:
                 yield
@@ -39,19 +41,22 @@ async def quiet(coordination: Coordination, gate: Gate, abort: Callable[[], None
 async def aborted(coordination: Coordination, abort: Callable[[], None]) -> None:
     """Until no worker has a request in the engine; `abort` ends them."""
     # Again and again, as SGLang does: what was on its way when the first abort came runs on.
-    async with _running(coordination.tell("idle", timeout=None)) as idle:
+    async with _running(coordination.tell("idle", {"health_checks": True}, timeout=None)) as idle:
         while not idle.done():
             abort()
             await asyncio.wait([idle], timeout=_ABORT_AGAIN_SECONDS)
         await idle
 
 
-async def _idle_or_paused(coordination: Coordination, gate: Gate) -> None:
+async def _idle_or_paused(coordination: Coordination, gate: Gate) -> bool:
+    """Whether nothing runs any longer; False when it was paused first."""
     telling = coordination.tell("idle", {"health_checks": True}, timeout=None)
     async with _running(telling) as idle, _running(gate.pausing()) as pausing:
         await asyncio.wait([idle, pausing], return_when=asyncio.FIRST_COMPLETED)
         if idle.done():
             await idle
+            return True
+        return False
 
 
 @asynccontextmanager

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 
-from ..errors import RequestRejected
+from ..errors import EngineUnavailable, RequestRejected
 from .coordination import Coordination
 
 KINDS: Final = ("kv_cache", "weights", "cuda_graph")
@@ -31,13 +32,18 @@ async def release[T](coordination: Coordination, wanted: set[str], change: Calla
     Raises RequestRejected, with nothing changed, for requests that are paused in place.
     """
     before = released(coordination.state)
-    # First, so that whatever becomes of this worker nobody sends a request, nor a health check.
-    await _set(coordination, before | wanted)
-    running = sum(await coordination.tell("active"))
-    # A scheduler ends at this with requests that it has not put back in its queue.
-    if running and not coordination.state.get("retracted"):
-        await _set(coordination, before)
-        raise RequestRejected(f"{running} requests are paused in the engine: continue or abort them first.")
+    try:
+        # First, so that whatever becomes of this worker nobody sends a request, nor a health check.
+        await _set(coordination, before | wanted)
+        running = sum(await coordination.tell("active"))
+        # A scheduler ends at this with requests that it has not put back in its queue.
+        if running and not coordination.state.get("retracted"):
+            raise RequestRejected(f"{running} requests are paused in the engine: continue or abort them first.")
+    except BaseException:
+        # The engine has not been asked, and would end at a resume.
+        with suppress(EngineUnavailable):
+            await _set(coordination, before)
+        raise
     return await change()
 
 

@@ -61,14 +61,15 @@ class TokenizerWorker:
         self._codec = codec_for(contract.wire)
         self._rooms = Rooms(contract.wire.runtime_dir)
         self._table = Table(slot, self._rooms)
-        self._health_checks = HealthChecks()
+        rids = Rids(contract.gateway_id, shard_index, generation)
+        self._health_checks = HealthChecks(rids.prefix)
         self._outbound = Outbound(
             contract,
             self.tokenizer,
             self._table,
             self._codec,
             self.adapters,
-            rids=Rids(contract.gateway_id, shard_index, generation),
+            rids=rids,
             endpoint=self.endpoint,
             send=self._send_frame,
             abort=self.abort_sample,
@@ -92,6 +93,11 @@ class TokenizerWorker:
     def active(self) -> int:
         """Sub-requests in the engine now."""
         return len(self._table)
+
+    @property
+    def occupying(self) -> int:
+        """The same, with health checks."""
+        return len(self._table) + self._health_checks.open
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -178,7 +184,8 @@ class TokenizerWorker:
             if not self.gate.is_open:
                 await self.control.ask("GetInternalStateReq", {}, "GetInternalStateReqOutput", timeout)
                 return True
-            self._health_checks.begin(self._outbound.check_health())
+            self._health_checks.begin()
+            self._outbound.check_health()
             async with asyncio.timeout(timeout):
                 await heard
         except (TimeoutError, EngineUnavailable):

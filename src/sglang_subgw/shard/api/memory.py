@@ -18,7 +18,7 @@ class MemoryCalls(AloneCalls):
     def __init__(self, worker: TokenizerWorker) -> None:
         super().__init__(worker)
         self.coordination.handlers["freeze gc"] = lambda body: gc.freeze()
-        self.coordination.handlers["active"] = lambda body: worker.active
+        self.coordination.handlers["active"] = lambda body: worker.occupying
 
     async def async_flush_cache(self, timeout_s: float | None = None) -> FlushCacheReqOutput:
         """Empty the prefix cache, waiting up to `timeout_s` seconds until the engine is idle; it may refuse."""

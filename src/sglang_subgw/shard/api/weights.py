@@ -223,7 +223,10 @@ class WeightCalls(AloneCalls, TensorCalls):
     ) -> tuple[bool, str, list[dict[str, Any]]]:
         """The outcome and the answers; `facts` are what every worker then knows of the weights, with their version."""
         kind = f"{name}ReqInput"
-        self.worker.check(kind, fields)
+        abort = bool(fields.get("abort_all_requests"))
+        if abort:
+            # Before anything is ended for it.
+            self.worker.check(kind, fields)
 
         async def update() -> tuple[bool, str, list[dict[str, Any]]]:
             if "weights" in self.released:
@@ -234,7 +237,7 @@ class WeightCalls(AloneCalls, TensorCalls):
                 message += await self._changed(fields.get("weight_version"), **facts)
             return success, message, answers
 
-        return await self.change_alone(update, abort=bool(fields.get("abort_all_requests")))
+        return await self.change_alone(update, abort=abort)
 
     async def _changed(self, version: str | None, **facts: Any) -> str:
         """Tell every worker; what SGLang then adds to its message."""
