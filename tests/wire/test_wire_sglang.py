@@ -144,7 +144,7 @@ UNREAD = {
     *("input_top_logprobs_val_flat", "input_top_logprobs_idx_flat"),
     *("output_token_sampling_mask", "beam_search_output"),
 }
-"""What only requests that no shard sends are answered with: of these msgpack's rows are counted, not compared."""
+"""What only requests that no shard sends are answered with: of these it is only checked which rows have any."""
 
 
 def cell(name: str, number: int) -> Any:
@@ -175,7 +175,7 @@ def cell(name: str, number: int) -> Any:
         "beam_search_output": BeamSearchOutput(sequences=[BeamSearchSequence(tokens=[number])]),
         "weight_versions": [WeightVersionSpan(version=f"v{number}", start=0, end=number)],
         "customized_info": [number],
-        "time_stats": SchedulerReqTimeStats(queue_duration_s=number / 2, forward_entry_time=float(number)),
+        "time_stats": SchedulerReqTimeStats(has_timing_data=True, queue_duration_s=number / 2),
     }
     for side in ("input", "output"):
         made[f"{side}_token_logprobs_val"], made[f"{side}_token_logprobs_idx"] = [number / 2, None], [number, 1]
@@ -187,6 +187,12 @@ def cell(name: str, number: int) -> Any:
 
 def may_be_none(hint: Any) -> bool:
     return type(None) in typing.get_args(hint)
+
+
+def row_may_be_none(hint: Any) -> bool:
+    """The same of a column's rows, where the column itself may be None or not."""
+    lists = [one for one in (hint, *typing.get_args(hint)) if typing.get_origin(one) is list]
+    return bool(lists) and may_be_none(typing.get_args(lists[0])[0])
 
 
 def cells(io_struct: Any, form: str, first: int) -> dict[str, list[Any] | None]:
@@ -206,16 +212,10 @@ def cells(io_struct: Any, form: str, first: int) -> dict[str, list[Any] | None]:
             rows = None
         elif form == "short" and may_be_none(hint) and column not in _UNCHECKED_LENGTH_FIELDS | {"time_stats"}:
             rows = []
-        elif form == "gaps":
-            [of_row, *_] = [typing.get_args(one)[0] for one in (hint, *typing.get_args(hint)) if is_list(one)] or [None]
-            if may_be_none(of_row) or column in ("customized_info", "time_stats"):
-                rows[GAP] = None
+        elif form == "gaps" and (row_may_be_none(hint) or column in ("customized_info", "time_stats")):
+            rows[GAP] = None
         filled[column] = rows
     return filled
-
-
-def is_list(hint: Any) -> bool:
-    return typing.get_origin(hint) is list
 
 
 def batch_of(io_struct: Any, filled: dict[str, list[Any] | None]) -> Any:
@@ -229,15 +229,15 @@ def batch_of(io_struct: Any, filled: dict[str, list[Any] | None]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """SGLang's structs, arrays and times as a shard has them."""
+    """SGLang's structs as a shard has them, and of times one."""
     if isinstance(value, list):
         return [plain(item) for item in value]
     if hasattr(value, "__struct_fields__"):
         fields = {name: plain(getattr(value, name)) for name in value.__struct_fields__}
         return Message(type(value).__name__, fields)
     if hasattr(value, "queue_duration_s"):
-        return value.queue_duration_s, value.forward_entry_time
-    return value.tolist() if hasattr(value, "tolist") and not isinstance(value, array) else value
+        return value.queue_duration_s
+    return value
 
 
 SPLITS = [
@@ -258,19 +258,35 @@ def test_34627_17005_25055_every_column_stays_with_its_row_however_sglang_splits
     if handle is None:
         pytest.skip("this SGLang has no such way")
     monkeypatch.setattr(io_struct, "_USE_PICKLE_IPC", name == "pickle")
-    codec = codec_for(wire_facts(name))
-    # Of a stream that goes on its next message may be read by its last one, and must not take anything over from it.
-    for first in (1, 1, 1001):
-        filled = cells(io_struct, form, first)
-        sent = handle(batch_of(io_struct, filled), rows[0] if split == "_handle_output_by_index" else list(rows))
-        got = codec.decode(stock_writes(io_struct, name, sent))
-        assert got.kind == "BatchStrOutput"
-        assert got.fields.keys() == set(io_struct.BatchStrOutput.__struct_fields__)
-        compare_rows(got.fields, filled, rows, name)
+    filled = cells(io_struct, form, 1)
+    sent = handle(batch_of(io_struct, filled), rows[0] if split == "_handle_output_by_index" else list(rows))
+    frame = stock_writes(io_struct, name, sent)
+    assert type(stock_reads(io_struct, name, frame)) is io_struct.BatchStrOutput, "SGLang wouldn't send this"
+    compare_rows(codec_for(wire_facts(name)).decode(frame), filled, rows)
 
 
-def compare_rows(got: dict[str, Any], filled: dict[str, list[Any] | None], rows: tuple[int, ...], name: str) -> None:
+@pytest.mark.parametrize("name", ["pickle", "msgpack"])
+def test_34627_17005_25055_a_streams_next_output_takes_nothing_over_from_its_last_one(
+    io_struct: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever column it is that differs: what a stream's messages share need not be read twice."""
+    from sglang.srt.managers.multi_tokenizer_mixin import _handle_output_by_index
+
+    monkeypatch.setattr(io_struct, "_USE_PICKLE_IPC", name == "pickle")
+    # As long as one another on the wire.
+    last, new = cells(io_struct, "full", 101), cells(io_struct, "full", 102)
+    last["finished_reasons"] = [None] * ROWS
+    for column in last:
+        codec = codec_for(wire_facts(name))
+        for filled in (last, {**last, column: new[column]}, last):
+            sent = _handle_output_by_index(batch_of(io_struct, filled), 0)
+            compare_rows(codec.decode(stock_writes(io_struct, name, sent)), filled, (0,))
+
+
+def compare_rows(message: Message, filled: dict[str, list[Any] | None], rows: tuple[int, ...]) -> None:
     """What was read of each column is what these rows of it were filled with."""
+    kind, got = message
+    assert kind == "BatchStrOutput"
     assert got["rids"] == ["abc"[row] for row in rows]
     assert got.keys() - filled.keys() == NOT_SPLIT
     for column, whole in filled.items():
@@ -281,9 +297,8 @@ def compare_rows(got: dict[str, Any], filled: dict[str, list[Any] | None], rows:
             read = read["k"]
         if column == "time_stats":
             assert all(one is None or isinstance(one, TimeStats) for one in read or ())
-            # Only what isn't its default is sent.
             read = plain(read)
-        if column in UNREAD and name == "msgpack":
+        if column in UNREAD:
             read, expected = [[one is None for one in values or ()] for values in (read, expected)]
         assert read == expected, column
 
