@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,6 +41,15 @@ def make_directory(prefix: str) -> Path:
     """As tempfile.mkdtemp; raises StorageError."""
     with writing("The directory for sockets", _place()):
         return Path(tempfile.mkdtemp(prefix=prefix))
+
+
+def own_status(path: Path) -> os.stat_result | None:
+    """What lstat says of a file of this user's; None for another's, and for one that has just gone."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return None
+    return status if status.st_uid == os.geteuid() else None
 
 
 def _place() -> str:

@@ -186,9 +186,3 @@ def test_a_gateway_that_hangs_itself_is_not_healthy(make_stack, capsys):
 def test_a_target_that_is_not_there(target, status, said, capsys):
     assert main(["doctor", target]) == status
     assert said in capsys.readouterr().err
-
-
-def test_what_goes_while_it_looks_is_no_leftover(tmp_path):
-    here = tmp_path / "here"
-    here.touch()
-    assert [path for path, _ in leftovers._own([tmp_path / "gone", here])] == [here]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sglang_subgw.gateway.runtime import make_runtime_dir, remove_runtime_dir, sweep_stale_dirs
+from sglang_subgw.storage import own_status
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +49,10 @@ def test_the_sweep_meets_directories_that_go_meanwhile_and_what_is_none(tmp_path
     listed = [tmp_path / "subgw-1-2-gone", *tmp_path.iterdir()]
     monkeypatch.setattr(Path, "glob", lambda self, pattern: iter(listed))
     assert sweep_stale_dirs() == []
+
+
+def test_only_what_is_there_and_this_user_s_has_a_status(tmp_path, monkeypatch):
+    assert own_status(tmp_path) == tmp_path.lstat()
+    assert own_status(tmp_path / "gone") is None
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.lstat().st_uid + 1)
+    assert own_status(tmp_path) is None

@@ -6,7 +6,6 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +13,7 @@ from typing import Final
 from ..contract import stale_segments
 from ..engine import shared_memory
 from ..gateway.runtime import stale_dirs
+from ..storage import own_status
 
 _SHM_DIR: Final = Path("/dev/shm")
 
@@ -58,11 +58,5 @@ def leftovers() -> list[Leftover]:
 
 
 def _own(paths: Iterable[Path]) -> list[tuple[Path, os.stat_result]]:
-    """With what they are; without those that the next start has just removed."""
-    found = []
-    for path in paths:
-        with suppress(FileNotFoundError):
-            status = path.lstat()
-            if status.st_uid == os.geteuid():
-                found.append((path, status))
-    return found
+    """With what they are."""
+    return [(path, status) for path in paths if (status := own_status(path)) is not None]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from ..contract import process_start_time
+from ..storage import own_status
 
 _SHM_DIR: Final = Path("/dev/shm")
 _ARGUMENTS: Final = "multi_tokenizer_args_"
@@ -46,11 +46,4 @@ def stale(stale_dirs: Iterable[Path]) -> list[Path]:
         pid = path.name.removeprefix(_ARGUMENTS)
         if pid.isdecimal() and process_start_time(int(pid)) is None:
             found.append(path)
-    return [path for path in found if _is_own(path)]
-
-
-def _is_own(path: Path) -> bool:
-    try:
-        return path.lstat().st_uid == os.geteuid()
-    except FileNotFoundError:
-        return False
+    return [path for path in found if own_status(path) is not None]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..contract import process_start_time
-from ..storage import make_directory
+from ..storage import make_directory, own_status
 
 _PREFIX = "subgw-"
 
@@ -43,7 +43,7 @@ def stale_dirs() -> list[Path]:
     found = []
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         match = re.fullmatch(rf"{_PREFIX}(\d+)-(\d+)-\w+", path.name)
-        if match is None or not _is_own(path):
+        if match is None or (status := own_status(path)) is None or not stat.S_ISDIR(status.st_mode):
             continue
         if process_start_time(int(match[1])) != int(match[2]):
             found.append(path)
@@ -56,12 +56,3 @@ def sweep_stale_dirs() -> list[Path]:
     for path in removed:
         shutil.rmtree(path, ignore_errors=True)
     return removed
-
-
-def _is_own(path: Path) -> bool:
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        # Its gateway has just ended.
-        return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
