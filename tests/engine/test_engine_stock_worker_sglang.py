@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,7 +17,7 @@ from sglang_subgw.engine.stock_worker import StockWorker
 from sglang_subgw.errors import RequestRejected
 from sglang_subgw.shard.coordination import Coordination
 from sglang_subgw.shard.gate import Gate
-from sglang_subgw.shard.quiet import WEIGHTS_SECTION, quiet
+from sglang_subgw.shard.quiet import quiet
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(120)]
 
@@ -52,6 +52,9 @@ class Manager:
         async with self.model_update_lock.writer_lock:
             self.done.append("update")
 
+    async def update_weight_version(self, obj: Any) -> None:
+        self.done.append("version")
+
     async def release_memory_occupation(self, obj: Any) -> None:
         assert self.model_update_lock._readers == 0
         self.done.append("release")
@@ -85,22 +88,27 @@ class Member:
         )
         self.coordination.handlers |= {"idle": lambda body: None, "active": lambda body: 0}
 
+    def alone(self) -> AbstractAsyncContextManager[None]:
+        return quiet(self.coordination, self.gate)
+
     async def update(self) -> None:
-        async with alone(self):
+        async with self.alone():
             pass
 
+    async def settle(self) -> None:
+        """Until every worker has done what it was told before, and what follows from it."""
+        for _ in range(2):
+            await self.coordination.tell("apply")
 
-@asynccontextmanager
-async def alone(member: Member) -> AsyncIterator[None]:
-    """As `shard.api.alone` is."""
-    section = member.coordination.exclusive(WEIGHTS_SECTION, after={"held": False})
-    async with section, quiet(member.coordination, member.gate):
-        yield
+    async def meets(self, manager: Manager) -> tuple[asyncio.Task[None], asyncio.Event]:
+        """A request to SGLang's own worker, and what ends it."""
+        end = asyncio.Event()
+        task = asyncio.create_task(manager.request(end))
+        await self.settle()
+        return task, end
 
 
-def run(
-    directory: Path, scenario: Callable[[Manager, Member], Coroutine[Any, Any, None]], *, member: str = "shard"
-) -> Manager:
+def run(directory: Path, scenario: Callable[[Manager, Member], Coroutine[Any, Any, None]]) -> Manager:
     rwlock = pytest.importorskip("sglang.srt.utils.aio_rwlock")
 
     async def whole() -> Manager:
@@ -109,7 +117,7 @@ def run(
         worker = StockWorker(manager, path, cast("EngineLoop", SimpleNamespace(loop=asyncio.get_running_loop())))
         worker.start()
         await asyncio.wrap_future(worker._joining)
-        shard = Member(path, member)
+        shard = Member(path, "shard")
         await shard.coordination.start()
         async with asyncio.timeout(20):
             await scenario(manager, shard)
@@ -129,35 +137,24 @@ def run(
         coordinator.close()
 
 
-async def settle() -> None:
-    await asyncio.sleep(0.05)
-
-
-async def running(manager: Manager) -> tuple[asyncio.Task[None], asyncio.Event]:
-    end = asyncio.Event()
-    task = asyncio.create_task(manager.request(end))
-    await settle()
-    return task, end
-
-
 def test_updates_that_were_given_up_keep_nobody_waiting(runtime_dir: Path) -> None:
     async def scenario(manager: Manager, shard: Member) -> None:
-        request, end = await running(manager)
+        request, end = await shard.meets(manager)
         assert manager.rid_to_state
         for _ in range(2):
             given_up = asyncio.create_task(shard.update())
-            await settle()
+            await shard.settle()
             given_up.cancel()
             await asyncio.gather(given_up, return_exceptions=True)
-        await settle()
+        await shard.settle()
         # It is SGLang's lock that such an update would have kept others from.
-        second, second_end = await running(manager)
+        second, second_end = await shard.meets(manager)
         assert manager.model_update_lock._readers == 2
         second_end.set()
         await second
         waiting = asyncio.create_task(shard.update())
         own = asyncio.create_task(manager.update_weights_from_disk(SimpleNamespace()))
-        await settle()
+        await shard.settle()
         assert not waiting.done()
         assert not own.done()
         end.set()
@@ -171,17 +168,17 @@ def test_updates_that_were_given_up_keep_nobody_waiting(runtime_dir: Path) -> No
 
 def test_its_requests_wait_for_a_shard_s_change_and_for_released_memory(runtime_dir: Path) -> None:
     async def scenario(manager: Manager, shard: Member) -> None:
-        async with alone(shard):
-            request, end = await running(manager)
+        async with shard.alone():
+            request, end = await shard.meets(manager)
             assert not manager.rid_to_state
             await shard.coordination.tell("apply", state={"released": ["kv_cache"]})
-        await settle()
+        await shard.settle()
         assert not manager.rid_to_state
         # The change that SGLang's own worker makes meanwhile does not wait for what waits.
         await manager.update_weights_from_disk(SimpleNamespace())
         assert not manager.rid_to_state
         await manager.resume_memory_occupation(SimpleNamespace(tags=["kv_cache"]))
-        await settle()
+        await shard.settle()
         assert manager.rid_to_state
         end.set()
         await request
@@ -192,9 +189,9 @@ def test_its_requests_wait_for_a_shard_s_change_and_for_released_memory(runtime_
 
 def test_memory_that_is_released_through_it_is_known_to_shards(runtime_dir: Path) -> None:
     async def scenario(manager: Manager, shard: Member) -> None:
-        request, end = await running(manager)
+        request, end = await shard.meets(manager)
         releasing = asyncio.create_task(manager.release_memory_occupation(SimpleNamespace(tags=None)))
-        await settle()
+        await shard.settle()
         assert not releasing.done()
         end.set()
         await request
@@ -210,7 +207,7 @@ def test_memory_that_is_released_through_it_is_known_to_shards(runtime_dir: Path
 
 def test_memory_is_not_released_under_requests_that_are_paused_in_place(runtime_dir: Path) -> None:
     async def scenario(manager: Manager, shard: Member) -> None:
-        request, end = await running(manager)
+        request, end = await shard.meets(manager)
         await manager.pause_generation(SimpleNamespace(mode="in_place"))
         with pytest.raises(RequestRejected, match="1 requests are paused in the engine"):
             await manager.release_memory_occupation(SimpleNamespace(tags=None))
@@ -236,12 +233,26 @@ def test_whether_requests_were_put_back_is_kept(runtime_dir: Path) -> None:
 
 def test_an_update_that_aborts_aborts_before_it_waits(runtime_dir: Path) -> None:
     async def scenario(manager: Manager, shard: Member) -> None:
-        request, end = await running(manager)
+        request, end = await shard.meets(manager)
         updating = asyncio.create_task(manager.update_weights_from_disk(SimpleNamespace(abort_all_requests=True)))
-        await settle()
+        await shard.settle()
         assert manager.aborts == 1
         end.set()
         await request
         await updating
+
+    run(runtime_dir, scenario)
+
+
+def test_weights_that_get_a_name_end_no_request_and_wait_for_none(runtime_dir: Path) -> None:
+    """Although SGLang's request says `abort_all_requests` unless told otherwise: its HTTP route alone heeds that."""
+
+    async def scenario(manager: Manager, shard: Member) -> None:
+        request, end = await shard.meets(manager)
+        await manager.update_weight_version(SimpleNamespace(new_version="v", abort_all_requests=True))
+        assert manager.done == ["version"]
+        assert manager.aborts == 0
+        end.set()
+        await request
 
     run(runtime_dir, scenario)

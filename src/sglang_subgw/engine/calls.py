@@ -10,7 +10,7 @@ from ..shard.carried_bytes import with_bytes
 from .coordinator import Call
 from .embedding_calls import EmbeddingCalls
 from .engine_loop import EngineLoop
-from .stock_worker import plain
+from .stock_worker import adapters_of
 
 
 class EngineCalls:
@@ -33,15 +33,7 @@ class EngineCalls:
     def state(self) -> dict[str, Any]:
         """What the workers agree on at the start: whether it is paused, and the adapters that SGLang has."""
         manager = self._engine.tokenizer_manager
-        registry = getattr(manager, "lora_registry", None)
-        loaded = registry.get_all_adapters().values() if registry is not None else ()
-        known = getattr(manager, "lora_ref_cache", {})
-        return {
-            "paused": bool(manager.is_pause),
-            "adapters": [plain(ref) for ref in loaded],
-            "known_adapters": {name: plain(ref) for name, ref in known.items()},
-            "pending_unloads": dict(getattr(manager, "pending_lora_unloads", {})),
-        }
+        return {"paused": bool(manager.is_pause), **adapters_of(manager)}
 
     def _collective_rpc(self, arguments: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
         method = arguments["method"]

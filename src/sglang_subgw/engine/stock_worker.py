@@ -10,11 +10,12 @@ import asyncio
 import gc
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 from ..shard.coordination import Coordination
 from ..shard.gate import Gate
-from ..shard.quiet import PAUSE_SECTION, WEIGHTS_SECTION, aborted, quiet
+from ..shard.quiet import PAUSE_SECTION, aborted, quiet, weights_section
 from ..shard.released import kinds, release, resume
 from .engine_loop import EngineLoop
 from .request_lock import RequestLock
@@ -29,7 +30,6 @@ _WEIGHTS: Final = (
     "update_weights_from_distributed",
     "update_weights_from_tensor",
     "update_weights_from_ipc",
-    "update_weight_version",
     "begin_weight_update",
     "end_weight_update",
 )
@@ -84,6 +84,7 @@ class StockWorker:
         self._requests.start()
         for name in _WEIGHTS:
             self._wrap(name, self._change_weights)
+        self._wrap("update_weight_version", self._rename_weights)
         for name in _ADAPTERS:
             self._wrap(name, self._change_adapters)
         self._wrap("_unload_lora_adapter_locked", self._unload)
@@ -105,26 +106,31 @@ class StockWorker:
 
     # Changes through SGLang's own worker.
 
-    async def _change_weights(self, stock: Method, *args: Any, **kwargs: Any) -> Any:
-        coordination = self._coordination
-        abort = self._abort_all if args and getattr(args[0], "abort_all_requests", False) else None
-        async with coordination.exclusive(WEIGHTS_SECTION, after={"held": False}):
+    async def _change_weights(self, stock: Method, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        abort = self._abort_all if getattr(obj, "abort_all_requests", False) else None
+        section = quiet(self._coordination, self._gate, abort)
+        return await self._changed(section, lambda: stock(obj, *args, **kwargs))
+
+    async def _rename_weights(self, stock: Method, *args: Any, **kwargs: Any) -> Any:
+        """They stay what they are, and so does what runs."""
+        return await self._changed(weights_section(self._coordination), lambda: stock(*args, **kwargs))
+
+    async def _changed(self, section: AbstractAsyncContextManager[None], change: Callable[[], Awaitable[Any]]) -> Any:
+        async with section:
             self._changing.add("weights")
             try:
-                async with quiet(coordination, self._gate, abort):
-                    result = await stock(*args, **kwargs)
-                    await coordination.tell("apply", state={"weights": self._weights()})
-                    return result
+                result = await change()
+                await self._coordination.tell("apply", state={"weights": self._weights()})
+                return result
             finally:
                 self._changing.discard("weights")
 
     async def _release(self, stock: Method, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        coordination = self._coordination
-        async with coordination.exclusive(WEIGHTS_SECTION, after={"held": False}), quiet(coordination, self._gate):
-            return await release(coordination, kinds(obj.tags), lambda: stock(obj, *args, **kwargs))
+        async with quiet(self._coordination, self._gate):
+            return await release(self._coordination, kinds(obj.tags), lambda: stock(obj, *args, **kwargs))
 
     async def _resume(self, stock: Method, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        async with self._coordination.exclusive(WEIGHTS_SECTION):
+        async with weights_section(self._coordination):
             return await resume(self._coordination, kinds(obj.tags), lambda: stock(obj, *args, **kwargs))
 
     async def _change_adapters(self, stock: Method, *args: Any, **kwargs: Any) -> Any:
@@ -132,15 +138,7 @@ class StockWorker:
             self._changing.add("adapters")
             try:
                 result = await stock(*args, **kwargs)
-                manager = self._manager
-                await self._coordination.tell(
-                    "apply",
-                    state={
-                        "adapters": [plain(ref) for ref in manager.lora_registry.get_all_adapters().values()],
-                        "known_adapters": {name: plain(ref) for name, ref in manager.lora_ref_cache.items()},
-                        "pending_unloads": dict(getattr(manager, "pending_lora_unloads", {})),
-                    },
-                )
+                await self._coordination.tell("apply", state=adapters_of(self._manager))
                 return result
             finally:
                 self._changing.discard("adapters")
@@ -226,6 +224,17 @@ class StockWorker:
             "served_model_name": manager.served_model_name,
             "load_format": manager.config_value("load_format"),
         }
+
+
+def adapters_of(manager: Any) -> dict[str, Any]:
+    """What SGLang's worker has of LoRA adapters, as a part of the state that all workers agree on."""
+    registry = getattr(manager, "lora_registry", None)
+    loaded = {} if registry is None else registry.get_all_adapters()
+    return {
+        "adapters": [plain(ref) for ref in loaded.values()],
+        "known_adapters": {name: plain(ref) for name, ref in getattr(manager, "lora_ref_cache", {}).items()},
+        "pending_unloads": dict(getattr(manager, "pending_lora_unloads", {})),
+    }
 
 
 def plain(ref: Any) -> dict[str, Any]:

@@ -9,12 +9,16 @@ class Gate:
     """Open unless paused or held."""
 
     def __init__(self) -> None:
-        self.paused = False
         self.held = False
         self._given_up = False
         self._open = asyncio.Event()
         self._open.set()
         self._paused = asyncio.Event()
+
+    @property
+    def paused(self) -> bool:
+        """Whether the engine is."""
+        return self._paused.is_set()
 
     @property
     def is_open(self) -> bool:
@@ -23,9 +27,8 @@ class Gate:
 
     def set(self, *, paused: bool | None = None, held: bool | None = None) -> None:
         """Change what is not None."""
-        self.paused = self.paused if paused is None else paused
         self.held = self.held if held is None else held
-        _apply(self._paused, self.paused)
+        _apply(self._paused, self.paused if paused is None else paused)
         _apply(self._open, self._given_up or not (self.paused or self.held))
 
     async def passed(self) -> None:

@@ -331,8 +331,7 @@ class TokenizerWorker:
 
     async def _until_idle(self, body: dict[str, Any]) -> None:
         await self._table.emptied()
-        if body.get("health_checks"):
-            await self._health_checks.ended()
+        await self._health_checks.ended()
 
     async def _until_unused(self, body: dict[str, Any]) -> None:
         await self.adapters.unused(body["lora_id"])

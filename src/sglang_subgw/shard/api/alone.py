@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ..quiet import WEIGHTS_SECTION, quiet
+from ..quiet import quiet, weights_section
 from ..released import released
 from .base import EngineCalls
 
@@ -24,16 +23,8 @@ class AloneCalls(EngineCalls):
     ) -> T:
         """The result of a change made alone, to its end; its caller may give up while it waits for that.
 
-        With `abort` what runs is ended and not waited for.
+        With `hold` it waits for what runs, and what comes later waits; with `abort` what runs is ended for it.
         """
-        return await self.worker.finishing.within(self._alone(hold=hold, abort=abort), change)
-
-    @asynccontextmanager
-    async def _alone(self, *, hold: bool, abort: bool) -> AsyncIterator[None]:
-        """Be the only worker that does this; with `hold`, wait for what runs, and let what comes later wait."""
-        async with self.coordination.exclusive(WEIGHTS_SECTION, after={"held": False}):
-            if not hold:
-                yield
-                return
-            async with quiet(self.coordination, self.worker.gate, self.worker.abort_all if abort else None):
-                yield
+        worker = self.worker
+        section = quiet(self.coordination, worker.gate, worker.abort_all if abort else None)
+        return await worker.finishing.within(section if hold else weights_section(self.coordination), change)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import suppress
 from typing import Any, Self
 
@@ -21,8 +21,8 @@ class OutputStream(AsyncIterator[dict[str, Any]]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> dict[str, Any]:
-        return await anext(self._items)
+    def __anext__(self) -> Awaitable[dict[str, Any]]:
+        return anext(self._items)
 
     async def aclose(self) -> None:
         """Abort what hasn't finished."""
