@@ -20,6 +20,7 @@ from sglang_subgw.shard.gate import Gate
 from sglang_subgw.shard.health_checks import HealthChecks
 
 RELEASE = "ReleaseMemoryOccupationReqInput"
+LOAD = "LoadLoRAAdapterReqInput"
 ONE = {"max_new_tokens": 1}
 
 
@@ -48,6 +49,12 @@ async def until(condition: Callable[[], object]) -> None:
 def busy() -> None:
     """As a tokenization, or a collection, keeps a loop."""
     time.sleep(0.003)
+
+
+async def settled(shard: Shard) -> None:
+    """Until the engine has read whatever this shard has sent, and could have sent meanwhile."""
+    for _ in range(2):
+        await shard.engine.async_get_internal_state()
 
 
 async def left(*tasks: asyncio.Task[Any]) -> None:
@@ -139,25 +146,29 @@ def test_a_request_that_loads_its_adapter_again_does_not_meet_a_pause_or_a_relea
             adapter.mkdir()
             (adapter / "adapter_config.json").write_text(json.dumps({"r": 8}))
             assert (await first.engine.async_load_lora_adapter(name, str(adapter))).success
-        simulated.control.delay("LoadLoRAAdapterReqInput", 0.2)
+        simulated.control.delay(LOAD, 0.2)
 
         async def asking_while_loading(name: str) -> asyncio.Task[Any]:
+            loads = len(simulated.control.messages(LOAD))
             task = asyncio.create_task(first.engine.async_generate("x", ONE, lora_path=name))
-            await until(lambda: name not in first.engine.adapters())
-            await asyncio.sleep(0.05)
+            await until(lambda: len(simulated.control.messages(LOAD)) > loads)
             return task
+
+        async def loaded(name: str) -> None:
+            """And the other one, which had to make room, is gone."""
+            coordination = first.worker.coordination
+            await until(lambda: [*first.engine.adapters()] == [name] and not coordination.state["pending_unloads"])
+            await settled(first)
 
         asked = await asking_while_loading("one")
         await second.engine.async_pause_generation("in_place")
-        await until(lambda: "one" in first.engine.adapters())
-        await asyncio.sleep(0.05)
+        await loaded("one")
         assert simulated.requests() == []
         await second.engine.async_continue_generation()
         await asked
         asked = await asking_while_loading("two")
         await second.engine.async_release_memory_occupation()
-        await until(lambda: "two" in first.engine.adapters())
-        await asyncio.sleep(0.05)
+        await loaded("two")
         assert len(simulated.requests()) == 1
         await second.engine.async_resume_memory_occupation()
         await asked
@@ -172,7 +183,7 @@ def test_memory_stays_released_when_the_shard_that_releases_it_dies(runtime_dir:
             await until(lambda: simulated.control.messages(RELEASE))
             await first.worker.coordination.close()
         asked = asyncio.create_task(second.engine.async_generate("x", ONE))
-        await asyncio.sleep(0.2)
+        await settled(second)
         assert simulated.requests() == []
         await second.engine.async_resume_memory_occupation()
         await asked
@@ -188,7 +199,7 @@ def test_nobody_continues_an_engine_whose_memory_is_being_released(runtime_dir: 
             releasing = asyncio.create_task(first.engine.async_release_memory_occupation())
             await until(lambda: second.engine.released)
             continuing = asyncio.create_task(second.engine.async_continue_generation())
-            await asyncio.sleep(0.1)
+            await settled(second)
             assert not continuing.done()
         await releasing
         with pytest.raises(RequestRejected, match="First resume the memory that is released"):
@@ -291,7 +302,7 @@ def test_a_pause_for_a_moment_lets_no_change_meet_what_runs(runtime_dir: Path) -
 
         changing = asyncio.create_task(first.engine.change_alone(change))
         await until(lambda: second.worker.gate.held)
-        await asyncio.sleep(0.02)
+        await settled(first)
         first.worker.gate.set(paused=True)
         first.worker.gate.set(paused=False)
         await running
