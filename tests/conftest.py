@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from sglang_subgw.config import SHARD_MODES, Mode
-from sglang_subgw.engine.simulated import SimulatedEngine
+from sglang_subgw.simulated import SimulatedEngine
 from support.leftovers import Snapshot, left_since
 from support.modes import left_to_others, skip_unavailable
 from support.stack import Stack, generate_body, running_stack

@@ -12,7 +12,7 @@ import pytest
 
 _COUNT = """
 import ctypes, os, sys, threading
-from sglang_subgw import arenas
+from sglang_subgw.system import arenas
 arenas.enough_for_all_threads()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = libc.fdopen.restype = ctypes.c_void_p

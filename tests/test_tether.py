@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 _CHILD = (
-    "import os, sys, time; from sglang_subgw import tether; tether.hold({pid}); print(os.getpid(), flush=True); {do}"
+    "import os, sys, time; from sglang_subgw.system import tether; "
+    "tether.hold({pid}); print(os.getpid(), flush=True); {do}"
 )
 _PARENT = """
 import subprocess, sys, time, os
@@ -80,7 +81,7 @@ def test_one_that_still_reads_its_arguments_is_held_already(tmp_path: Path):
     (tmp_path / "slow.py").write_text("import time, os\nprint(os.getpid(), flush=True)\ntime.sleep(300)\nrun = print\n")
     code = f"""
 import multiprocessing, sys, types
-from sglang_subgw.tether import Tether
+from sglang_subgw.system.tether import Tether
 sys.path.insert(0, {str(tmp_path)!r})
 if __name__ == "__main__":
     slow = sys.modules["slow"] = types.ModuleType("slow")

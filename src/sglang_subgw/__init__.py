@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from .embed.attach import attach
     from .embed.gateway import Gateway
     from .embed.run import run
-    from .shard.engine import ShardEngine
-    from .shard.info import ShardInfo
-    from .shard.kv_subscription import KvEventBatch, KvEventsLost
+    from .engine_api.engine import ShardEngine
+    from .engine_api.info import ShardInfo
+    from .kv_events.subscription import KvEventBatch, KvEventsLost
 
 __all__ = [
     "Gateway",
@@ -29,11 +29,11 @@ __all__ = [
 _WHERE: Final = {
     "Gateway": ".embed.gateway",
     "GatewayConfig": ".config",
-    "KvEventBatch": ".shard.kv_subscription",
-    "KvEventsLost": ".shard.kv_subscription",
+    "KvEventBatch": ".kv_events.subscription",
+    "KvEventsLost": ".kv_events.subscription",
     "Mode": ".config",
-    "ShardEngine": ".shard.engine",
-    "ShardInfo": ".shard.info",
+    "ShardEngine": ".engine_api.engine",
+    "ShardInfo": ".engine_api.info",
     "attach": ".embed.attach",
     "run": ".embed.run",
 }

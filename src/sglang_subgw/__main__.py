@@ -13,7 +13,7 @@ COMMANDS: Final = {
     "serve": ".cli.serve:serve",
     "attach": ".cli.attach:attach",
     "doctor": ".cli.doctor:doctor",
-    "bench": ".bench.command:bench",
+    "bench": ".cli.bench:bench",
 }
 """Each imported only when it is asked for: `attach` runs where there is no sglang."""
 

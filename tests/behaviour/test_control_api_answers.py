@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sglang_subgw.engine.simulated.model import PARAMETERS
+from sglang_subgw.simulated.model import PARAMETERS
 from support.calling import DISTRIBUTED, GROUP, PLAIN, SERIALIZED, Caller, ask
 
 WRONG = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 
-from sglang_subgw.engine.simulated.model import PARAMETERS, digest
+from sglang_subgw.simulated.model import PARAMETERS, digest
 from support.calling import DISTRIBUTED, GROUP, PLAIN, SERIALIZED, Caller, ask
 
 PAYLOAD = b"\0serialized\xff"

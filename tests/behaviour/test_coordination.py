@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from sglang_subgw.config import Mode
-from sglang_subgw.wire.push import Push
+from sglang_subgw.wire.zmtp.push import Push
 from support.client import events, raw_request, read_until
 from support.stack import Stack, generate_body, running_stack
 

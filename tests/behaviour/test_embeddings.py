@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sglang_subgw.config import SHARD_MODES, Mode
-from sglang_subgw.engine.simulated.embedding import embedding_of
+from sglang_subgw.simulated.embedding import embedding_of
 from support.client import raw_request
 from support.stack import Stack, running_stack
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sglang_subgw.config import GatewayConfig, Mode
-from sglang_subgw.engine.simulated import SimulatedEngineProcess
 from sglang_subgw.errors import EngineDied
 from sglang_subgw.gateway import Gateway
+from sglang_subgw.simulated import SimulatedEngineProcess
 from support.client import client, raw_request, read_until
 from support.stack import Stack, generate_body
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from sglang_subgw.engine.simulated import logprob_of
+from sglang_subgw.simulated import logprob_of
 from support.stack import Stack, echoed, generate_body
 
 

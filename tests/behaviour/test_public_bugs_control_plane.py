@@ -147,7 +147,7 @@ VALUES = st.recursive(
 
 
 def _names(path: str) -> list[str]:
-    from sglang_subgw.http import generate_fields
+    from sglang_subgw.http.native import generate_fields
     from sglang_subgw.http.openai import protocol
 
     tables = {"/generate": generate_fields.FIELDS, "/v1/completions": protocol.COMPLETION}

@@ -23,10 +23,10 @@ import pytest
 
 from sglang_subgw.config import GatewayConfig, Mode
 from sglang_subgw.contract.segment import NAME_PREFIX
-from sglang_subgw.engine.published import PublishedEngine
-from sglang_subgw.engine.simulated import SimulatedEngine
+from sglang_subgw.engine.attach.published import PublishedEngine
 from sglang_subgw.errors import ShardStartError
 from sglang_subgw.gateway import Gateway
+from sglang_subgw.simulated import SimulatedEngine
 from support.attached import CommandProcess, attached, simulated_owner
 from support.client import client
 from support.faults import until
@@ -276,8 +276,8 @@ def test_340_a_segment_that_can_not_be_made_is_unregistered_by_nobody():
     code = """
 from unittest import mock
 from sglang_subgw.contract import Segment, segment
-from sglang_subgw.engine.simulated.contract import simulated_contract
-from sglang_subgw.engine.simulated.tokenizer import ByteTokenizer
+from sglang_subgw.simulated.contract import simulated_contract
+from sglang_subgw.simulated.tokenizer import ByteTokenizer
 import pathlib, sys
 contract = simulated_contract(pathlib.Path(sys.argv[1]), ByteTokenizer(), codec="pickle", model={}, features={})
 with mock.patch.object(segment.secrets, "token_hex", lambda n: "0" * 8):

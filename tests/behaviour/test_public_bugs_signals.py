@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from sglang_subgw.config import Mode
-from sglang_subgw.engine.published import PublishedEngine
-from sglang_subgw.engine.simulated import SimulatedEngine
+from sglang_subgw.engine.attach.published import PublishedEngine
+from sglang_subgw.simulated import SimulatedEngine
 from support.attached import CommandProcess, attached
 from support.client import Address, client, request_bytes
 from support.faults import until

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sglang_subgw.engine.simulated import logprob_of
+from sglang_subgw.simulated import logprob_of
 from support.stack import Stack, generate_body
 
 RERANKER = (

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sglang_subgw.bench.child import Child
-from sglang_subgw.bench.pace import Pace
+from sglang_subgw.bench.system.child import Child
+from sglang_subgw.engine.scripted.pace import Pace
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from sglang_subgw.__main__ import main
-from sglang_subgw.bench.command import bench
 from sglang_subgw.bench.scenarios import SCENARIOS
-from sglang_subgw.bench.servers import Stock
+from sglang_subgw.bench.targets.servers import Stock
+from sglang_subgw.cli.bench import bench
 from sglang_subgw.config import Mode
 from sglang_subgw.errors import ConfigError
 from support.stack import Stack

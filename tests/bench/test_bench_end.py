@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_subgw.bench.cpu import descendants
+from sglang_subgw.bench.system.cpu import descendants
 from sglang_subgw.contract import process_start_time, segment_names
 
 pytestmark = pytest.mark.timeout(180)

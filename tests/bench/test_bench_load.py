@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from sglang_subgw.bench.child import Child
-from sglang_subgw.bench.client import Tally
-from sglang_subgw.bench.histogram import Histogram
+from sglang_subgw.bench.load.client import Tally
+from sglang_subgw.bench.load.histogram import Histogram
+from sglang_subgw.bench.load.workload import Group, Workload
 from sglang_subgw.bench.measure import measure
-from sglang_subgw.bench.pace import Pace
-from sglang_subgw.bench.targets import Floor
-from sglang_subgw.bench.workload import Group, Workload
+from sglang_subgw.bench.system.child import Child
+from sglang_subgw.bench.targets.base import Floor
+from sglang_subgw.engine.scripted.pace import Pace
 from sglang_subgw.errors import BenchError, ConfigError
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"

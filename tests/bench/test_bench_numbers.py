@@ -8,13 +8,13 @@ import statistics
 
 import pytest
 
-from sglang_subgw.bench.findings import as_ratio, findings
-from sglang_subgw.bench.histogram import Histogram
+from sglang_subgw.bench.load.histogram import Histogram
 from sglang_subgw.bench.measure import GroupResult, Run
-from sglang_subgw.bench.memory import Memory
+from sglang_subgw.bench.report.findings import as_ratio, findings
 from sglang_subgw.bench.results import Variant, metrics, ratio, ties
 from sglang_subgw.bench.runner import Outcome
 from sglang_subgw.bench.scenarios import SCENARIOS, scenario
+from sglang_subgw.bench.system.memory import Memory
 from sglang_subgw.errors import ConfigError
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import zmq
 
-from sglang_subgw.bench.feed import Worker
-from sglang_subgw.bench.frames import WORD, FrameMaker
-from sglang_subgw.bench.line import HEAD_SIZE, Line, framed
-from sglang_subgw.engine.simulated.frames import frame_codec
-from sglang_subgw.engine.simulated.structs import Struct, make
-from sglang_subgw.engine.simulated.tokenizer import ByteTokenizer
+from sglang_subgw.bench.wire_engine.feed import Worker
+from sglang_subgw.bench.wire_engine.frames import WORD, FrameMaker
+from sglang_subgw.bench.wire_engine.line import HEAD_SIZE, Line, framed
+from sglang_subgw.simulated.tokenizer import ByteTokenizer
+from sglang_subgw.simulated.wire.frames import frame_codec
+from sglang_subgw.simulated.wire.structs import Struct, make
 
 
 def _request(rid: str) -> Struct:

@@ -14,8 +14,8 @@ import pytest
 
 from sglang_subgw.config import Mode
 from sglang_subgw.contract.segment import NAME_PREFIX
-from sglang_subgw.engine.published import PublishedEngine
-from sglang_subgw.engine.simulated import SimulatedEngine, SimulatedEngineProcess
+from sglang_subgw.engine.attach.published import PublishedEngine
+from sglang_subgw.simulated import SimulatedEngine, SimulatedEngineProcess
 from support.attached import CommandProcess, attached, simulated_owner
 from support.client import client, raw_request, read_until
 from support.modes import needs

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sglang_subgw.config import Mode
-from sglang_subgw.engine.published import PublishedEngine
-from sglang_subgw.engine.simulated import SimulatedEngine
+from sglang_subgw.engine.attach.published import PublishedEngine
+from sglang_subgw.simulated import SimulatedEngine
 from support.attached import attached
 from support.client import client, raw_request, read_until
 from support.faults import until

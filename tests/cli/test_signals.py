@@ -13,8 +13,8 @@ import pytest
 from sglang_subgw.cli import session
 from sglang_subgw.cli.signals import HANDLED, Interrupted, Signals
 from sglang_subgw.config import Mode
-from sglang_subgw.engine.published import PublishedEngine
-from sglang_subgw.engine.simulated import SimulatedEngine
+from sglang_subgw.engine.attach.published import PublishedEngine
+from sglang_subgw.simulated import SimulatedEngine
 from support.attached import CommandProcess
 from support.client import client
 from support.faults import until

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import sglang_subgw
-from sglang_subgw.engine.published import PublishedEngine
+from sglang_subgw.engine.attach.published import PublishedEngine
 from support.api_tables import DOCS
 from support.stack import echoed
 

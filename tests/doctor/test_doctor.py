@@ -18,7 +18,7 @@ from sglang_subgw.__main__ import main
 from sglang_subgw.config import Mode
 from sglang_subgw.contract import GatewayState, Segment, ShardState, Word, segment
 from sglang_subgw.doctor import leftovers
-from sglang_subgw.engine import shared_memory
+from sglang_subgw.engine.launch import shared_memory
 
 
 @pytest.fixture(autouse=True)

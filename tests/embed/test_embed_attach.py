@@ -15,10 +15,10 @@ import pytest
 
 import sglang_subgw
 from sglang_subgw.config import GatewayConfig, Mode
-from sglang_subgw.engine.published import PublishedEngine
-from sglang_subgw.engine.simulated import SimulatedEngine, SimulatedEngineProcess
+from sglang_subgw.engine.attach.published import PublishedEngine
 from sglang_subgw.errors import ContractError, EngineUnavailable
 from sglang_subgw.gateway import Gateway
+from sglang_subgw.simulated import SimulatedEngine, SimulatedEngineProcess
 from support.client import client
 from support.modes import needs
 from support.stack import echoed, generate_body

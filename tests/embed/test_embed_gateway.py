@@ -15,9 +15,9 @@ import pytest
 import sglang_subgw
 from sglang_subgw.config import GatewayConfig, Mode
 from sglang_subgw.embed import gateway as embedded
-from sglang_subgw.engine.simulated import SimulatedEngine
 from sglang_subgw.errors import ConfigError, EngineDied, ModeUnavailable, StartStopped
 from sglang_subgw.gateway import Gateway as ShardGateway
+from sglang_subgw.simulated import SimulatedEngine
 from support.client import async_client, client, raw_request, read_until
 from support.modes import needs
 from support.stack import echoed, generate_body

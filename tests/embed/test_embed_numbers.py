@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import sglang_subgw
-from sglang_subgw.engine.published import PublishedEngine
-from sglang_subgw.engine.simulated import SimulatedEngine, logprob_of
-from sglang_subgw.engine.simulated.embedding import embedding_of
+from sglang_subgw.engine.attach.published import PublishedEngine
+from sglang_subgw.engine_api.engine import ShardEngine
 from sglang_subgw.errors import EngineRejected, EngineUnavailable, RequestRejected
-from sglang_subgw.shard.engine import ShardEngine
+from sglang_subgw.simulated import SimulatedEngine, logprob_of
+from sglang_subgw.simulated.embedding import embedding_of
 
 EMBEDDING = {"is_generation": False}
 

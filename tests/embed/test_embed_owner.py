@@ -20,7 +20,7 @@ import pytest
 import sglang_subgw
 from sglang_subgw.config import Mode
 from sglang_subgw.contract import process_start_time
-from sglang_subgw.embed import owner
+from sglang_subgw.embed import engine_process as owner
 from sglang_subgw.errors import ConfigError, EngineDied, EngineStartError, StartStopped, StorageError
 from support.client import async_client, client, raw_request, read_until
 from support.stack import echoed, generate_body
@@ -210,7 +210,7 @@ def test_one_that_is_killed_ends_its_gateway_with_that_reason(mode: Mode):
 _HOST = """
 import sys, threading
 import sglang_subgw
-from sglang_subgw.embed import owner
+from sglang_subgw.embed import engine_process as owner
 owner._MAIN = "support.simulated_owner_main"
 def run():
     gateway = sglang_subgw.Gateway({how}, shards=1, mode={mode!r}, port=0)

@@ -13,8 +13,8 @@ import pytest
 
 import sglang_subgw
 from sglang_subgw.config import Mode
-from sglang_subgw.engine.simulated import SimulatedEngine, SimulatedEngineProcess
 from sglang_subgw.errors import EngineDied, ShardStartError
+from sglang_subgw.simulated import SimulatedEngine, SimulatedEngineProcess
 
 
 @pytest.fixture

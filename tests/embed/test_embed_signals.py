@@ -15,8 +15,8 @@ import pytest
 import sglang_subgw
 from sglang_subgw.config import Mode
 from sglang_subgw.embed import signals
-from sglang_subgw.engine.simulated import SimulatedEngine
 from sglang_subgw.errors import ConfigError, EngineDied, StartStopped
+from sglang_subgw.simulated import SimulatedEngine
 from support.client import raw_request, read_until
 from support.stack import generate_body
 

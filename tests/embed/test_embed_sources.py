@@ -13,10 +13,10 @@ import pytest
 
 import sglang_subgw
 from sglang_subgw.config import Mode
-from sglang_subgw.engine.attached import AttachedEngine
-from sglang_subgw.engine.published import PublishedEngine
-from sglang_subgw.engine.simulated import SimulatedEngine, SimulatedEngineProcess
+from sglang_subgw.engine.attach.attached import AttachedEngine
+from sglang_subgw.engine.attach.published import PublishedEngine
 from sglang_subgw.errors import ConfigError, ContractError, EngineDied
+from sglang_subgw.simulated import SimulatedEngine, SimulatedEngineProcess
 from support.client import client, raw_request, read_until
 from support.stack import echoed, generate_body
 

@@ -19,9 +19,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from sglang_subgw.config import GatewayConfig
-from sglang_subgw.engine.admin.address import bind_for
-from sglang_subgw.engine.admin.start import start_admin
 from sglang_subgw.engine.engine_loop import EngineLoop
+from sglang_subgw.engine.routes.address import bind_for
+from sglang_subgw.engine.routes.start import start_admin
 
 if TYPE_CHECKING:
     from nowhere import TypeCheckersOnly

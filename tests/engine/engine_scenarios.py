@@ -20,8 +20,8 @@ import zmq
 
 from sglang_subgw.contract import EngineContract
 from sglang_subgw.embed.attach import attach
-from sglang_subgw.engine.launch import RunningEngine, launch
-from sglang_subgw.engine.published import PublishedEngine
+from sglang_subgw.engine.attach.published import PublishedEngine
+from sglang_subgw.engine.launch.launch import RunningEngine, launch
 from sglang_subgw.errors import SubgwError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)

@@ -13,11 +13,11 @@ pytest.importorskip("msgspec")
 from admin_fakes import Engine, client_of
 
 from sglang_subgw.config import GatewayConfig, Mode
-from sglang_subgw.engine.admin.address import AdminSocket
 from sglang_subgw.engine.engine_loop import EngineLoop
-from sglang_subgw.engine.simulated import SimulatedEngine
+from sglang_subgw.engine.routes.address import AdminSocket
 from sglang_subgw.errors import ConfigError
 from sglang_subgw.gateway import Gateway
+from sglang_subgw.simulated import SimulatedEngine
 from support.client import client
 from support.stack import generate_body
 

@@ -21,8 +21,8 @@ pytest.importorskip("msgspec")
 from admin_fakes import SECONDS, GenerateReq, PauseReq, Running, client_of
 
 from sglang_subgw.config import GatewayConfig
-from sglang_subgw.engine.admin import listener
-from sglang_subgw.engine.admin.start import start_admin
+from sglang_subgw.engine.routes import listener
+from sglang_subgw.engine.routes.start import start_admin
 from sglang_subgw.errors import ConfigError
 
 ROUTES = (

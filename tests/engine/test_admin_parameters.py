@@ -14,7 +14,7 @@ pytest.importorskip("msgspec")
 
 from admin_fakes import EncodeReq, Engine, GenerateReq, Manager, OpenSessionReq, PauseReq
 
-from sglang_subgw.engine.admin.parameters import Parameters
+from sglang_subgw.engine.routes.parameters import Parameters
 from sglang_subgw.errors import ConfigError, RequestRejected
 
 json_values = st.recursive(

@@ -18,7 +18,7 @@ pytest.importorskip("msgspec")
 
 from admin_fakes import Answer, Color, PauseReq
 
-from sglang_subgw.engine.admin.results import plain
+from sglang_subgw.engine.routes.results import plain
 from sglang_subgw.errors import RequestError
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()

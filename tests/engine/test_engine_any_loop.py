@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sglang_subgw.engine.any_loop import open_to_any_loop
 from sglang_subgw.engine.engine_loop import EngineLoop
+from sglang_subgw.engine.patches.any_loop import open_to_any_loop
 
 
 class Manager:

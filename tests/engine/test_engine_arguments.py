@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sglang_subgw.engine import arguments
-from sglang_subgw.engine.launch import launch
+from sglang_subgw.engine.launch import arguments
+from sglang_subgw.engine.launch.launch import launch
 from sglang_subgw.errors import ConfigError
 
 

@@ -14,12 +14,12 @@ import pytest
 
 from sglang_subgw.config import GatewayConfig, Mode
 from sglang_subgw.contract import GatewayState, Segment
-from sglang_subgw.engine import attachable, attached
-from sglang_subgw.engine.attached import AttachedEngine
-from sglang_subgw.engine.published import PublishedEngine
-from sglang_subgw.engine.simulated import SimulatedEngine, SimulatedEngineProcess
+from sglang_subgw.engine.attach import attachable, attached
+from sglang_subgw.engine.attach.attached import AttachedEngine
+from sglang_subgw.engine.attach.published import PublishedEngine
 from sglang_subgw.errors import ContractError
 from sglang_subgw.gateway import Gateway
+from sglang_subgw.simulated import SimulatedEngine, SimulatedEngineProcess
 from support.modes import needs
 from support.stack import generate_body
 

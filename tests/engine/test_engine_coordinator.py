@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from sglang_subgw.engine.coordinator import Coordinator
+from sglang_subgw.coordination.client import Coordination
+from sglang_subgw.coordination.server import Coordinator
 from sglang_subgw.errors import EngineUnavailable, RequestRejected, StorageError
-from sglang_subgw.shard.coordination import Coordination
 
 
 @asynccontextmanager

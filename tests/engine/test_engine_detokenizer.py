@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from sglang_subgw.engine.demo.model import ensure_demo_model
-from sglang_subgw.engine.detokenizer import RowDecoder, run_detokenizer, with_row_decoder
+from sglang_subgw.engine.patches import detokenizer
+from sglang_subgw.engine.patches.detokenizer import RowDecoder, run_detokenizer, with_row_decoder
 
 _FLAGS = [False, True]
 
@@ -81,7 +82,7 @@ def test_sglangs_detokenizer_runs_with_it(monkeypatch: pytest.MonkeyPatch) -> No
     loaded: list[Any] = []
     manager = SimpleNamespace(get_tokenizer=lambda *args, **kwargs: (args, kwargs))
     monkeypatch.setitem(sys.modules, "sglang.srt.managers", SimpleNamespace(detokenizer_manager=manager))
-    monkeypatch.setattr("sglang_subgw.engine.detokenizer.with_row_decoder", lambda tokenizer: ("quick", tokenizer))
+    monkeypatch.setattr(detokenizer, "with_row_decoder", lambda tokenizer: ("quick", tokenizer))
 
     def run(*args: Any, **kwargs: Any) -> None:
         loaded.extend((args, kwargs, manager.get_tokenizer("model", revision="main")))

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from sglang_subgw.engine.embedding_calls import _given
-from sglang_subgw.shard.api.embedding import EmbeddingCalls
-from sglang_subgw.shard.worker import TokenizerWorker
+from sglang_subgw.engine.services.embedding_calls import _given
+from sglang_subgw.engine_api.embedding import EmbeddingCalls
+from sglang_subgw.worker.worker import TokenizerWorker
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(120)]
 

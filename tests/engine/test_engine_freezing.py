@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sglang_subgw.engine.freezing import freeze_engine
-from sglang_subgw.engine.simulated import SimulatedEngine
+from sglang_subgw.engine.services.freezing import freeze_engine
+from sglang_subgw.simulated import SimulatedEngine
 
 
 @pytest.mark.parametrize("codec", ["pickle", "msgpack"])

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from sglang_subgw.contract import KvEventFacts
-from sglang_subgw.engine.kv_events import KvEventRelay
-from sglang_subgw.engine.simulated.kv_publisher import KvPublisher
-from sglang_subgw.engine.simulated.publishing import kv_event_facts
 from sglang_subgw.errors import EngineStartError, EngineUnavailable
-from sglang_subgw.shard.kv_subscription import KvEventBatch, KvEvents, KvEventsLost, KvSubscription
+from sglang_subgw.kv_events.relay import KvEventRelay
+from sglang_subgw.kv_events.subscription import KvEventBatch, KvEvents, KvEventsLost, KvSubscription
+from sglang_subgw.simulated.publications.facts import kv_event_facts
+from sglang_subgw.simulated.publications.kv_publisher import KvPublisher
 
 CLEARED: dict[str, Any] = {"type": "AllBlocksCleared"}
 
@@ -319,7 +319,7 @@ def test_nothing_is_missed_from_the_start_on(runtime_dir: Path) -> None:
 def test_a_publisher_that_isn_t_there_yet_is_warned_of(
     runtime_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sglang_subgw.engine.kv_events._CONNECT_MS", 20)
+    monkeypatch.setattr("sglang_subgw.kv_events.relay._CONNECT_MS", 20)
     published = Published(runtime_dir)
     published.relay.start()
     published.publisher.start()

@@ -14,9 +14,9 @@ import zmq.asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sglang_subgw.engine.router import Forwarder
-from sglang_subgw.engine.simulated.frames import frame_codec
-from sglang_subgw.engine.simulated.structs import make
+from sglang_subgw.engine.patches.router import Forwarder
+from sglang_subgw.simulated.wire.frames import frame_codec
+from sglang_subgw.simulated.wire.structs import make
 
 
 class Wires:

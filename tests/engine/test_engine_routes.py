@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 pytest.importorskip("msgspec")
 
 from sglang_subgw.config import GatewayConfig
-from sglang_subgw.engine.admin.resolve import resolve
+from sglang_subgw.engine.routes.resolve import resolve
 from sglang_subgw.engine_routes import EngineRoute, Owner, parse_routes, split_routes
 from sglang_subgw.errors import ConfigError
 

@@ -14,7 +14,7 @@ _SCRIPT = """
 import json, pickle, typing, warnings
 warnings.simplefilter("ignore")
 import msgspec
-from sglang_subgw.engine.schema import message_classes, read_modules, read_schema
+from sglang_subgw.engine.facts.schema import message_classes, read_modules, read_schema
 from sglang.srt.managers import io_struct
 from sglang.srt.sampling.sampling_params import SamplingParams
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from sglang_subgw.engine.fence import RouterFence
-from sglang_subgw.engine.seats import Seat, SeatSweeper, taken
-from sglang_subgw.engine.simulated import SimulatedEngine
+from sglang_subgw.contract.rids import Rids
+from sglang_subgw.engine.attach.fence import RouterFence
+from sglang_subgw.engine.attach.seats import Seat, SeatSweeper, taken
 from sglang_subgw.errors import ContractError
-from sglang_subgw.shard.rids import Rids
+from sglang_subgw.simulated import SimulatedEngine
 from support.worker import PlainWorker
 
 KILLED, OTHER = "aaaaaaaaaaaa", "bbbbbbbbbbbb"

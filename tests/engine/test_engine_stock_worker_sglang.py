@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import pytest
 
-from sglang_subgw.engine.coordinator import Coordinator
+from sglang_subgw.coordination.client import Coordination
+from sglang_subgw.coordination.gate import Gate
+from sglang_subgw.coordination.quiesce import quiet
+from sglang_subgw.coordination.server import Coordinator
 from sglang_subgw.engine.engine_loop import EngineLoop
-from sglang_subgw.engine.stock_worker import StockWorker
+from sglang_subgw.engine.patches.stock_worker import StockWorker
 from sglang_subgw.errors import RequestRejected
-from sglang_subgw.shard.coordination import Coordination
-from sglang_subgw.shard.gate import Gate
-from sglang_subgw.shard.quiet import quiet
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(120)]
 

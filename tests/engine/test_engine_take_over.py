@@ -13,8 +13,8 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from sglang_subgw.engine import router as routing
-from sglang_subgw.engine.router import Forwarder, forward_from_now_on
+from sglang_subgw.engine.patches import router as routing
+from sglang_subgw.engine.patches.router import Forwarder, forward_from_now_on
 from sglang_subgw.errors import EngineStartError
 from support.faults import until
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sglang_subgw.engine.rpc import SchedulerRpc
+from sglang_subgw.engine.services.rpc import SchedulerRpc
 from sglang_subgw.errors import EngineUnavailable
 
 

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sglang_subgw.engine.published import PublishedEngine
-from sglang_subgw.engine.simulated import SimulatedEngine
+from sglang_subgw.engine.attach.published import PublishedEngine
+from sglang_subgw.simulated import SimulatedEngine
 from support.stack import echoed
 
 

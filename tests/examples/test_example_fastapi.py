@@ -17,9 +17,9 @@ from typing import Final
 import httpx
 import pytest
 
-from sglang_subgw.engine.published import PublishedEngine
-from sglang_subgw.engine.simulated import SimulatedEngine
-from sglang_subgw.shard.application import name_of
+from sglang_subgw.engine.attach.published import PublishedEngine
+from sglang_subgw.shard.user_code import name_of
+from sglang_subgw.simulated import SimulatedEngine
 from support.client import client
 from support.faults import until
 from support.stack import Stack, echoed
@@ -57,8 +57,8 @@ sys.modules["sglang"] = types.SimpleNamespace(Engine=Engine)
 """In the place of SGLang's Engine one that leads to the test's; its model is this one's name."""
 _AFTER: Final = _RUN.format(
     engine="""
-import sglang_subgw.engine.launch as launching
-from sglang_subgw.engine.simulated import SimulatedEngine
+import sglang_subgw.engine.launch.launch as launching
+from sglang_subgw.simulated import SimulatedEngine
 launching.launch = lambda arguments, *, runtime_dir, **_: SimulatedEngine(runtime_dir)
 """
 )

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from sglang_subgw.channel import Channel
 from sglang_subgw.config import Mode
 from sglang_subgw.contract.segment import NAME_PREFIX
-from sglang_subgw.engine.published import PublishedEngine
-from sglang_subgw.engine.simulated import SimulatedEngine
+from sglang_subgw.engine.attach.published import PublishedEngine
 from sglang_subgw.errors import ShardFailed
 from sglang_subgw.gateway import handle
+from sglang_subgw.simulated import SimulatedEngine
+from sglang_subgw.system.channel import Channel
 from support.attached import CommandProcess, attached
 from support.client import client, raw_request, read_until
 from support.faults import APP, streams_on_each, until

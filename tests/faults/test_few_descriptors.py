@@ -13,11 +13,11 @@ from typing import Final
 
 import pytest
 
-from sglang_subgw.channel import Channel, DescriptorLostError
 from sglang_subgw.config import Mode
 from sglang_subgw.contract import Segment, Word
 from sglang_subgw.contract.segment import NAME_PREFIX
-from sglang_subgw.engine.simulated import SimulatedEngineProcess
+from sglang_subgw.simulated import SimulatedEngineProcess
+from sglang_subgw.system.channel import Channel, DescriptorLostError
 from support.attached import CommandProcess, attached
 from support.client import Address, client, request_bytes
 from support.faults import until

@@ -13,11 +13,11 @@ from typing import Final, NoReturn
 import pytest
 
 from sglang_subgw.config import GatewayConfig, Mode
-from sglang_subgw.engine.simulated import SimulatedEngine
 from sglang_subgw.errors import ShardStartError, StorageError
 from sglang_subgw.gateway import Gateway
 from sglang_subgw.gateway.runtime import make_runtime_dir
 from sglang_subgw.modes import images
+from sglang_subgw.simulated import SimulatedEngine
 from support.attached import simulated_owner
 from support.modes import needs
 from support.mounts import tiny

@@ -14,11 +14,11 @@ import pytest
 
 from sglang_subgw.config import GatewayConfig, Mode
 from sglang_subgw.contract import EngineContract
-from sglang_subgw.engine.published import PublishedEngine
-from sglang_subgw.engine.simulated import SimulatedEngine
-from sglang_subgw.engine.watcher import Watcher
+from sglang_subgw.engine.attach.published import PublishedEngine
+from sglang_subgw.engine.services.watcher import Watcher
 from sglang_subgw.errors import EngineDied
 from sglang_subgw.gateway import Gateway
+from sglang_subgw.simulated import SimulatedEngine
 from support.attached import attached
 from support.client import raw_request, read_until
 from support.stack import generate_body

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from sglang_subgw.contract import EngineContract
-from sglang_subgw.engine.seats import Seat
+from sglang_subgw.engine.attach.seats import Seat
 from sglang_subgw.errors import ShardFailed, ShardStartError
 from support.client import request_bytes
 from support.faults import APP, streams_on_each, until

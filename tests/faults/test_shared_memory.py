@@ -10,9 +10,9 @@ import pytest
 
 from sglang_subgw.config import GatewayConfig, Mode
 from sglang_subgw.contract.segment import NAME_PREFIX
-from sglang_subgw.engine.simulated import SimulatedEngine
 from sglang_subgw.errors import ContractError
 from sglang_subgw.gateway import Gateway
+from sglang_subgw.simulated import SimulatedEngine
 from support.attached import simulated_owner
 from support.mounts import tiny
 

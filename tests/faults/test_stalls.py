@@ -11,7 +11,7 @@ import pytest
 
 from sglang_subgw.config import Mode
 from sglang_subgw.contract import Word
-from sglang_subgw.engine.simulated import SimulatedEngineProcess
+from sglang_subgw.simulated import SimulatedEngineProcess
 from support.attached import CommandProcess, attached
 from support.client import SHARD_HEADER, client, raw_request, read_until
 from support.faults import APP, streams_on_each, until

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from sglang_subgw.channel import Channel, ChannelClosedError
+from sglang_subgw.system.channel import Channel, ChannelClosedError
 
 
 @pytest.fixture

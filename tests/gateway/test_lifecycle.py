@@ -16,10 +16,10 @@ import pytest
 
 from sglang_subgw.config import SHARD_MODES, GatewayConfig, Mode
 from sglang_subgw.contract import ShardState
-from sglang_subgw.engine.simulated import SimulatedEngine
 from sglang_subgw.errors import EngineDied, ModeUnavailable, ShardFailed, ShardStartError
 from sglang_subgw.gateway import Gateway
-from sglang_subgw.shard.tokenizer import INLINE_CHARACTERS
+from sglang_subgw.simulated import SimulatedEngine
+from sglang_subgw.tokenization.tokenizer import INLINE_CHARACTERS
 from support.modes import needs
 from support.stack import running_stack
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from sglang_subgw.config import Mode
-from sglang_subgw.engine import tokenization
 from sglang_subgw.gateway.memory import private_bytes
+from sglang_subgw.tokenization import server as tokenization
 from support.stack import Stack, running_stack
 
 SECONDS = float(os.environ.get("SUBGW_RESTART_SOAK_SECONDS", "6"))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sglang_subgw.gateway.runtime import make_runtime_dir, remove_runtime_dir, sweep_stale_dirs
-from sglang_subgw.storage import own_status
+from sglang_subgw.system.storage import own_status
 
 
 @pytest.fixture(autouse=True)

@@ -13,15 +13,15 @@ import httpx
 
 from sglang_subgw.config import GatewayConfig
 from sglang_subgw.contract import EngineContract, FeatureFacts, ModelFacts, WireFacts
+from sglang_subgw.engine_api.info import ShardInfo
 from sglang_subgw.errors import RequestError, RequestRejected
 from sglang_subgw.http.app import create_app
-from sglang_subgw.shard.api.answers import FlushCacheReqOutput
-from sglang_subgw.shard.call import Call
-from sglang_subgw.shard.info import ShardInfo
-from sglang_subgw.shard.logprobs import Logprobs
-from sglang_subgw.shard.meta import AnswerFacts
-from sglang_subgw.shard.request import GenerateRequest
-from sglang_subgw.shard.sample import Sample
+from sglang_subgw.worker.answers.logprobs import Logprobs
+from sglang_subgw.worker.answers.meta import AnswerFacts
+from sglang_subgw.worker.answers.outputs import FlushCacheReqOutput
+from sglang_subgw.worker.answers.sample import Sample
+from sglang_subgw.worker.call import Call
+from sglang_subgw.worker.requests.request import GenerateRequest
 
 MODEL = "demo"
 CHATML = (

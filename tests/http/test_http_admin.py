@@ -10,7 +10,7 @@ import pytest
 from http_fakes import FakeEngine, ask, client_of, contract
 
 from sglang_subgw.errors import EngineUnavailable
-from sglang_subgw.shard.api.answers import FlushCacheReqOutput
+from sglang_subgw.worker.answers.outputs import FlushCacheReqOutput
 
 
 def get(path: str, **options: Any) -> httpx.Response:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from http_fakes import FakeEngine, app_of, emit, saying, silent
 
-from sglang_subgw.http.disconnect import UntilDisconnect
-from sglang_subgw.http.exchange import ClientGone, Exchange
-from sglang_subgw.shard.call import Call
+from sglang_subgw.http.core.disconnect import UntilDisconnect
+from sglang_subgw.http.core.exchange import ClientGone, Exchange
+from sglang_subgw.worker.call import Call
 
 REQUESTS = {
     "/generate": {"text": "a"},

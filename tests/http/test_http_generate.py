@@ -7,7 +7,7 @@ import asyncio
 from http_fakes import STOP, FakeEngine, ask, client_of, contract, emit, events_of, saying
 
 from sglang_subgw.errors import EngineRejected, EngineUnavailable, RequestRejected
-from sglang_subgw.shard.call import Call
+from sglang_subgw.worker.call import Call
 
 
 def test_a_single_prompt_is_answered_with_one_object() -> None:

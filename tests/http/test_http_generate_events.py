@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_subgw.http.generate_events import GenerateEvents
-from sglang_subgw.http.sse import event
-from sglang_subgw.shard.logprobs import Logprobs
-from sglang_subgw.shard.meta import AnswerFacts
-from sglang_subgw.shard.sample import Sample
+from sglang_subgw.http.core.sse import event
+from sglang_subgw.http.native.generate_events import GenerateEvents
+from sglang_subgw.worker.answers.logprobs import Logprobs
+from sglang_subgw.worker.answers.meta import AnswerFacts
+from sglang_subgw.worker.answers.sample import Sample
 
 STEPS = st.lists(
     st.tuples(

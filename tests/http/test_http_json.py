@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_subgw.http import jsonio
+from sglang_subgw.http.core import jsonio
 
 values = st.recursive(
     st.none()

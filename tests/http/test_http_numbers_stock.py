@@ -14,8 +14,8 @@ import pytest
 from http_fakes import CharTokenizer, FakeEngine, ask, contract
 from numbers_script import Script, scripted
 
-from sglang_subgw.shard.api.embedding import EmbeddingCalls
-from sglang_subgw.shard.api.scoring import ScoringCalls
+from sglang_subgw.engine_api.embedding import EmbeddingCalls
+from sglang_subgw.engine_api.scoring import ScoringCalls
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
 

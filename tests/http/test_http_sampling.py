@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from http_fakes import FakeEngine, client_of, contract
 
-from sglang_subgw.engine.simulated.schema import field_lists
-from sglang_subgw.http.fields import Table
+from sglang_subgw.http.core.fields import Table
 from sglang_subgw.http.openai.protocol import CHAT, COMPLETION
 from sglang_subgw.http.openai.sampling import SamplingFields
-from sglang_subgw.shard.request import GenerateRequest
+from sglang_subgw.simulated.wire.schema import field_lists
+from sglang_subgw.worker.requests.request import GenerateRequest
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_subgw.errors import EngineUnavailable
-from sglang_subgw.http.body_stream import SendingBody
+from sglang_subgw.http.core.body_stream import SendingBody
 from sglang_subgw.http.relay import relay
-from sglang_subgw.shard.call import Call
-from sglang_subgw.shard.meta import AnswerFacts
-from sglang_subgw.shard.sample import Sample
+from sglang_subgw.worker.answers.meta import AnswerFacts
+from sglang_subgw.worker.answers.sample import Sample
+from sglang_subgw.worker.call import Call
 
 
 class FakeBody:

@@ -16,7 +16,7 @@ import httpx
 from number_models import build
 
 from sglang_subgw.config import GatewayConfig, Mode
-from sglang_subgw.engine.launch import launch
+from sglang_subgw.engine.launch.launch import launch
 from sglang_subgw.gateway import Gateway
 from support.client import client_per_shard
 
@@ -173,7 +173,7 @@ def mixed(engine: Any, kind: str) -> Any:
     import asyncio
 
     import sglang_subgw
-    from sglang_subgw.engine.published import PublishedEngine
+    from sglang_subgw.engine.attach.published import PublishedEngine
 
     async def run(name: str) -> list[Any]:
         async with sglang_subgw.attach(name) as attached:

@@ -10,13 +10,13 @@ from typing import Any
 
 from sglang_subgw.contract import EngineContract, FeatureFacts, ModelFacts, Slot, WireFacts
 from sglang_subgw.contract.slots import SLOT_BYTES
-from sglang_subgw.engine.simulated import SimulatedEngine
-from sglang_subgw.engine.simulated.schema import field_lists, modules
-from sglang_subgw.shard.engine import ShardEngine
-from sglang_subgw.shard.info import ShardInfo
-from sglang_subgw.shard.meta import AnswerFacts
-from sglang_subgw.shard.sample import Sample
-from sglang_subgw.shard.worker import TokenizerWorker
+from sglang_subgw.engine_api.engine import ShardEngine
+from sglang_subgw.engine_api.info import ShardInfo
+from sglang_subgw.simulated import SimulatedEngine
+from sglang_subgw.simulated.wire.schema import field_lists, modules
+from sglang_subgw.worker.answers.meta import AnswerFacts
+from sglang_subgw.worker.answers.sample import Sample
+from sglang_subgw.worker.worker import TokenizerWorker
 
 VOCAB_SIZE = 300
 CONTEXT_LENGTH = 64

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import pytest
 
-from sglang_subgw.engine.simulated.checks import UNANSWERED
-from sglang_subgw.engine.simulated.control.plane import answer_kind
+from sglang_subgw.simulated.control.plane import answer_kind
+from sglang_subgw.simulated.wire.checks import UNANSWERED
 
 ENDPOINT = "ipc:///stock/worker"
 

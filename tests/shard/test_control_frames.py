@@ -17,10 +17,10 @@ import msgspec
 from shard_values import shard_of
 from stock_control import ENDPOINT, StockEngine, Wire
 
-from sglang_subgw.engine.simulated import SimulatedEngine
-from sglang_subgw.engine.simulated.schema import VERSION
-from sglang_subgw.shard.engine import ShardEngine
-from sglang_subgw.wire.control_fields import CONTROL
+from sglang_subgw.engine_api.engine import ShardEngine
+from sglang_subgw.simulated import SimulatedEngine
+from sglang_subgw.simulated.wire.schema import VERSION
+from sglang_subgw.wire.outgoing.control_fields import CONTROL
 from sglang_subgw.wire.sockets import WorkerSocket
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(240)]

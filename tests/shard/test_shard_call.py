@@ -8,8 +8,8 @@ import pytest
 from shard_values import columns, sample
 
 from sglang_subgw.errors import EngineRejected, EngineUnavailable
-from sglang_subgw.shard.call import Call
-from sglang_subgw.shard.sample import Sample
+from sglang_subgw.worker.answers.sample import Sample
+from sglang_subgw.worker.call import Call
 
 STOP = {"type": "stop", "matched": 2}
 FULL = {"type": "abort", "message": "full", "status_code": 503}

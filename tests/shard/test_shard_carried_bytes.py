@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from shard_values import Shard, with_shard
 
+from sglang_subgw.coordination.carried_bytes import with_bytes, without_bytes
 from sglang_subgw.errors import RequestRejected
-from sglang_subgw.shard.carried_bytes import with_bytes, without_bytes
 
 hypothesis = pytest.importorskip("hypothesis")
 from hypothesis import strategies as st  # noqa: E402

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sglang_subgw.errors import EngineUnavailable
-from sglang_subgw.shard.control import Control
+from sglang_subgw.worker.control import Control
 
 
 class Engine:

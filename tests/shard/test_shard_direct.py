@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sglang_subgw.http.disconnect import UntilDisconnect
-from sglang_subgw.http.exchange import ClientGone, Exchange
-from sglang_subgw.shard.direct import EXTENSION, Direct
+from sglang_subgw.http.core.disconnect import UntilDisconnect
+from sglang_subgw.http.core.exchange import ClientGone, Exchange
+from sglang_subgw.shard.direct_send import EXTENSION, Direct
 
 
 class Transport:

@@ -16,11 +16,11 @@ from shard_values import contract
 from stock_embedding import VOCAB_SIZE, Tokens, stock_config, stock_manager, stock_messages
 
 from sglang_subgw.errors import RequestRejected
-from sglang_subgw.shard.embedding import Embedding
-from sglang_subgw.shard.embedding_sample import EmbeddingSample
-from sglang_subgw.shard.meta import AnswerFacts
-from sglang_subgw.shard.request import EmbeddingRequest
 from sglang_subgw.wire.codec import codec_for
+from sglang_subgw.worker.answers.embedding_sample import EmbeddingSample
+from sglang_subgw.worker.answers.meta import AnswerFacts
+from sglang_subgw.worker.families.embedding import Embedding
+from sglang_subgw.worker.requests.request import EmbeddingRequest
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(240)]
 

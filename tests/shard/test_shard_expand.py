@@ -9,11 +9,11 @@ from shard_values import CONTEXT_LENGTH, VOCAB_SIZE, contract
 
 from sglang_subgw.contract import EngineContract
 from sglang_subgw.errors import RequestRejected
-from sglang_subgw.shard.checks import check_prompt, check_request
-from sglang_subgw.shard.expand import expand
-from sglang_subgw.shard.request import GenerateRequest
-from sglang_subgw.shard.sampling import normalize
-from sglang_subgw.shard.tokenizer import ShardTokenizer
+from sglang_subgw.tokenization.tokenizer import ShardTokenizer
+from sglang_subgw.worker.requests.checks import check_prompt, check_request
+from sglang_subgw.worker.requests.expand import expand
+from sglang_subgw.worker.requests.request import GenerateRequest
+from sglang_subgw.worker.requests.sampling import normalize
 
 
 def test_a_single_prompt_has_sglangs_defaults() -> None:

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from shard_values import Shard, shard_of
 
-from sglang_subgw.engine.simulated import SimulatedEngine
+from sglang_subgw.coordination.gate import Gate
 from sglang_subgw.errors import EngineUnavailable, RequestRejected
-from sglang_subgw.shard.gate import Gate
-from sglang_subgw.shard.health_checks import HealthChecks
+from sglang_subgw.simulated import SimulatedEngine
+from sglang_subgw.worker.health_checks import HealthChecks
 
 RELEASE = "ReleaseMemoryOccupationReqInput"
 LOAD = "LoadLoRAAdapterReqInput"

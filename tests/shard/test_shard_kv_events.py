@@ -13,7 +13,7 @@ from shard_values import Shard, with_shard
 
 from sglang_subgw.contract import KvEventFacts
 from sglang_subgw.errors import EngineUnavailable, RequestRejected
-from sglang_subgw.shard.kv_subscription import KvEventBatch
+from sglang_subgw.kv_events.subscription import KvEventBatch
 
 REPLAY = {"publisher": "zmq", "replay_endpoint": "tcp://*:1"}
 CLEARED = [{"type": "AllBlocksCleared"}]
@@ -107,7 +107,7 @@ def test_what_can_t_be_is_refused(runtime_dir: Path, arguments: dict[str, Any], 
 
 
 def test_an_engine_side_that_does_not_answer_is_told(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sglang_subgw.shard.kv_subscription._ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr("sglang_subgw.kv_events.subscription._ANSWER_SECONDS", 0.05)
 
     async def scenario(shard: Shard) -> None:
         facts = dataclasses.replace(shard.worker.contract.kv_events, socket=f"ipc://{runtime_dir}/nobody")
@@ -122,7 +122,7 @@ def test_a_shard_that_can_t_load_pyzmq_says_so(runtime_dir: Path, monkeypatch: p
     async def scenario(shard: Shard) -> None:
         with monkeypatch.context() as context:
             # The module that needs it: others of this process may import zmq meanwhile.
-            context.setitem(sys.modules, "sglang_subgw.shard.kv_subscription", None)
+            context.setitem(sys.modules, "sglang_subgw.kv_events.subscription", None)
             with pytest.raises(EngineUnavailable, match="KV events need pyzmq, which this shard can't load: "):
                 shard.engine.kv_events()
         async with shard.engine.kv_events():
@@ -132,8 +132,8 @@ def test_a_shard_that_can_t_load_pyzmq_says_so(runtime_dir: Path, monkeypatch: p
 
 
 def test_an_older_sglangs_events_are_arrays() -> None:
-    from sglang_subgw.engine.simulated.publishing import kv_event_facts
-    from sglang_subgw.shard.kv_subscription import KvSubscription
+    from sglang_subgw.kv_events.subscription import KvSubscription
+    from sglang_subgw.simulated.publications.facts import kv_event_facts
 
     facts: KvEventFacts = kv_event_facts(Path("/nowhere"), 1, {})
     subscription = KvSubscription(facts, facts.sources, since=None, limit=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_subgw.shard.kv_order import Order, Place
+from sglang_subgw.kv_events.order import Order, Place
 
 
 def test_the_first_number_may_be_any() -> None:

@@ -15,10 +15,10 @@ import pytest
 from shard_values import Shard, with_shard
 
 from sglang_subgw.contract import LoadFacts
-from sglang_subgw.engine.simulated.loads import LoadPublisher
-from sglang_subgw.engine.simulated.publishing import load_facts
 from sglang_subgw.errors import EngineUnavailable, RequestRejected
-from sglang_subgw.shard.load_snapshots import LoadSnapshots
+from sglang_subgw.simulated.publications.facts import load_facts
+from sglang_subgw.simulated.publications.loads import LoadPublisher
+from sglang_subgw.worker.load_snapshots import LoadSnapshots
 
 RANKS = 3
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sglang_subgw.errors import ConfigError
-from sglang_subgw.shard.application import find_app, find_serve, name_of
+from sglang_subgw.shard.user_code import find_app, find_serve, name_of
 
 SERVICE = """
 import functools
@@ -99,7 +99,7 @@ def test_what_can_not_be_called_is_refused(wrong):
 SCRIPT = """
 import multiprocessing
 
-from sglang_subgw.shard.application import name_of
+from sglang_subgw.shard.user_code import name_of
 
 async def app(scope, receive, send): ...
 

@@ -24,16 +24,16 @@ pytest.importorskip("msgspec")
 
 import msgspec
 
-from sglang_subgw.engine.publishing import kv_event_facts, load_facts
-from sglang_subgw.engine.simulated import publishing as simulated
-from sglang_subgw.engine.simulated.kv_publisher import KvPublisher
+from sglang_subgw.engine.facts.publications import kv_event_facts, load_facts
+from sglang_subgw.engine_api.loads import _left_out
 from sglang_subgw.errors import RequestRejected
-from sglang_subgw.http.loads import _metrics
-from sglang_subgw.shard.api.loads import _left_out
-from sglang_subgw.shard.kv_replay import replay
-from sglang_subgw.shard.kv_subscription import KvEventBatch, KvSubscription
-from sglang_subgw.shard.load_snapshots import LoadSnapshots
-from sglang_subgw.shard.routing import FAKE_HOST, _is_host
+from sglang_subgw.http.native.loads import _metrics
+from sglang_subgw.kv_events.replay import replay
+from sglang_subgw.kv_events.subscription import KvEventBatch, KvSubscription
+from sglang_subgw.simulated.publications import facts as simulated
+from sglang_subgw.simulated.publications.kv_publisher import KvPublisher
+from sglang_subgw.worker.load_snapshots import LoadSnapshots
+from sglang_subgw.worker.requests.routing import FAKE_HOST, _is_host
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sglang_subgw.shard.rids import RID_LENGTH, Rids, prefix
+from sglang_subgw.contract.rids import RID_LENGTH, Rids, prefix
 
 
 def test_rids_are_unique_and_of_one_width() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sglang_subgw.coordination.bootstrap_rooms import ROOMS_NAME, Rooms
 from sglang_subgw.errors import EngineUnavailable, RequestRejected
-from sglang_subgw.shard.rooms import ROOMS_NAME, Rooms
 
 LAST = 2**63 - 1
 
@@ -56,7 +56,7 @@ def test_no_file_is_there_where_no_room_is(tmp_path: Path) -> None:
 def test_a_killed_worker_s_rooms_are_free(tmp_path: Path) -> None:
     script = f"""
 import sys, time
-from sglang_subgw.shard.rooms import Rooms
+from sglang_subgw.coordination.bootstrap_rooms import Rooms
 rooms = Rooms({str(tmp_path)!r})
 rooms.claim([9])
 print(flush=True)

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from shard_values import Shard, contract, shard_of, with_shard
 
 from sglang_subgw.contract import EngineContract
-from sglang_subgw.engine.simulated import SimulatedEngine
 from sglang_subgw.errors import RequestRejected
-from sglang_subgw.shard.build import Builder
-from sglang_subgw.shard.expand import expand
-from sglang_subgw.shard.request import EmbeddingRequest, GenerateRequest
-from sglang_subgw.shard.routing import FAKE_HOST, check_meeting, check_ranks
+from sglang_subgw.simulated import SimulatedEngine
+from sglang_subgw.worker.requests.build import Builder
+from sglang_subgw.worker.requests.expand import expand
+from sglang_subgw.worker.requests.request import EmbeddingRequest, GenerateRequest
+from sglang_subgw.worker.requests.routing import FAKE_HOST, check_meeting, check_ranks
 
 PREFILL: dict[str, Any] = {"disaggregation_mode": "prefill", "disaggregation_transfer_backend": "mooncake"}
 DECODE: dict[str, Any] = {"disaggregation_mode": "decode", "disaggregation_transfer_backend": "mooncake"}

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from shard_values import columns, sample
 
 from sglang_subgw.errors import EngineUnavailable
-from sglang_subgw.shard.logprobs import Logprobs
-from sglang_subgw.shard.meta import AnswerFacts
 from sglang_subgw.wire.message import Message, TimeStats
+from sglang_subgw.worker.answers.logprobs import Logprobs
+from sglang_subgw.worker.answers.meta import AnswerFacts
 
 STOP = {"type": "stop", "matched": 2}
 TIMES = ("e2e_latency", "response_sent_to_client_ts")

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from shard_values import VOCAB_SIZE, contract
 
 from sglang_subgw.errors import RequestRejected
-from sglang_subgw.shard.sampling import normalize
-from sglang_subgw.shard.stop_regex import max_length
-from sglang_subgw.shard.tokenizer import ShardTokenizer
+from sglang_subgw.tokenization.tokenizer import ShardTokenizer
 from sglang_subgw.wire.codec import codec_for
+from sglang_subgw.worker.requests.sampling import normalize
+from sglang_subgw.worker.requests.stop_regex import max_length
 
 CONTRACT = contract()
 CODEC = codec_for(CONTRACT.wire)

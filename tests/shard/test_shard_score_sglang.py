@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from shard_values import contract
 from stock_embedding import VOCAB_SIZE, Tokens, scripted_answers, stock_scorer
 
+from sglang_subgw.engine_api.scoring import ScoringCalls
 from sglang_subgw.errors import RequestError
-from sglang_subgw.shard.api.scoring import ScoringCalls
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(240)]
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from shard_values import VOCAB_SIZE, contract
 
 from sglang_subgw.errors import RequestRejected
-from sglang_subgw.shard.expand import expand
-from sglang_subgw.shard.logprobs import Logprobs
-from sglang_subgw.shard.meta import AnswerFacts
-from sglang_subgw.shard.request import GenerateRequest
-from sglang_subgw.shard.sample import Sample
-from sglang_subgw.shard.sampling import normalize
 from sglang_subgw.wire.message import Message
+from sglang_subgw.worker.answers.logprobs import Logprobs
+from sglang_subgw.worker.answers.meta import AnswerFacts
+from sglang_subgw.worker.answers.sample import Sample
+from sglang_subgw.worker.requests.expand import expand
+from sglang_subgw.worker.requests.request import GenerateRequest
+from sglang_subgw.worker.requests.sampling import normalize
 
 pytestmark = pytest.mark.sglang
 

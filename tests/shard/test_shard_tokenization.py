@@ -18,14 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shard_values import contract
 
-from sglang_subgw.engine.simulated import ByteTokenizer
-from sglang_subgw.engine.tokenization import TokenizationService
 from sglang_subgw.errors import EngineUnavailable, RequestRejected
-from sglang_subgw.shard import tokenize_frames as frames
-from sglang_subgw.shard import tokenize_remote
-from sglang_subgw.shard.tokenize_local import LocalTokenizer
-from sglang_subgw.shard.tokenize_remote import RemoteTokenizer
-from sglang_subgw.shard.tokenizer import ShardTokenizer
+from sglang_subgw.simulated import ByteTokenizer
+from sglang_subgw.tokenization import frames as frames
+from sglang_subgw.tokenization import remote as tokenize_remote
+from sglang_subgw.tokenization.local import LocalTokenizer
+from sglang_subgw.tokenization.remote import RemoteTokenizer
+from sglang_subgw.tokenization.server import TokenizationService
+from sglang_subgw.tokenization.tokenizer import ShardTokenizer
 
 PIECES = st.sampled_from(["hello", " the", "<|bos|>", "  ", "\n\t", "don't", "'", "²", "한글", "\x1c", "\x85", "٣"])
 TEXT = st.lists(st.one_of(PIECES, st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=8))).map("".join)

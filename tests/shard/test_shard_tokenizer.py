@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from shard_values import contract
 
-from sglang_subgw.engine.simulated import ByteTokenizer
 from sglang_subgw.errors import RequestRejected
-from sglang_subgw.shard import tokenizer as module
-from sglang_subgw.shard.expand import expand
-from sglang_subgw.shard.limits import fit
-from sglang_subgw.shard.request import GenerateRequest
-from sglang_subgw.shard.token_ids import TokenIds
-from sglang_subgw.shard.tokenizer import INLINE_CHARACTERS, ShardTokenizer
+from sglang_subgw.simulated import ByteTokenizer
+from sglang_subgw.tokenization import tokenizer as module
+from sglang_subgw.tokenization.tokenizer import INLINE_CHARACTERS, ShardTokenizer
+from sglang_subgw.wire.outgoing.token_ids import TokenIds
+from sglang_subgw.worker.requests.expand import expand
+from sglang_subgw.worker.requests.limits import fit
+from sglang_subgw.worker.requests.request import GenerateRequest
 
 
 @pytest.fixture

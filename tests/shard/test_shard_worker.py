@@ -11,7 +11,7 @@ from shard_values import Shard, with_shard
 
 from sglang_subgw.contract import Word
 from sglang_subgw.errors import EngineRejected, RequestRejected
-from sglang_subgw.shard.request import GenerateRequest
+from sglang_subgw.worker.requests.request import GenerateRequest
 
 pytestmark = pytest.mark.usefixtures("needs_tokenizers")
 

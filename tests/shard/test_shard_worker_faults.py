@@ -13,9 +13,9 @@ import pytest
 from shard_values import Shard, shard_of, with_shard
 
 from sglang_subgw.contract import Word
-from sglang_subgw.engine.simulated import SimulatedEngine
 from sglang_subgw.errors import EngineUnavailable
-from sglang_subgw.shard.request import GenerateRequest
+from sglang_subgw.simulated import SimulatedEngine
+from sglang_subgw.worker.requests.request import GenerateRequest
 
 pytestmark = pytest.mark.usefixtures("needs_tokenizers")
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from sglang_subgw.engine.simulated import SimulatedEngine
-from sglang_subgw.engine.simulated.checks import UNANSWERED
-from sglang_subgw.engine.simulated.control.plane import answer_kind
-from sglang_subgw.engine.simulated.model import PARAMETERS, digest
-from sglang_subgw.engine.simulated.schema import structs
-from sglang_subgw.engine.simulated.structs import make, member
+from sglang_subgw.simulated import SimulatedEngine
+from sglang_subgw.simulated.control.plane import answer_kind
+from sglang_subgw.simulated.model import PARAMETERS, digest
+from sglang_subgw.simulated.wire.checks import UNANSWERED
+from sglang_subgw.simulated.wire.schema import structs
+from sglang_subgw.simulated.wire.structs import make, member
 from support.worker import PlainWorker, text_of
 
 type MakeEngine = Callable[..., SimulatedEngine]

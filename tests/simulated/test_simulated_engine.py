@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sglang_subgw.engine.simulated import SimulatedEngine, SimulatedEngineProcess, fixed_text, logprob_of
-from sglang_subgw.engine.simulated.structs import make
+from sglang_subgw.simulated import SimulatedEngine, SimulatedEngineProcess, fixed_text, logprob_of
+from sglang_subgw.simulated.wire.structs import make
 from support.worker import PlainWorker, text_of
 
 

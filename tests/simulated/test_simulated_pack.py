@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_subgw.engine.simulated.pack import pack
+from sglang_subgw.simulated.wire.pack import pack
 
 EDGES = [edge + near for bits in (5, 7, 8, 15, 16, 31, 32, 63) for edge in (2**bits, -(2**bits)) for near in (-1, 0, 1)]
 VALUES = st.recursive(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_subgw.engine.simulated import ByteTokenizer
-from sglang_subgw.engine.simulated.tokenizer import CHAT_TEMPLATE, SPECIAL_TOKENS, IncrementalText
+from sglang_subgw.simulated import ByteTokenizer
+from sglang_subgw.simulated.tokenizer import CHAT_TEMPLATE, SPECIAL_TOKENS, IncrementalText
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 

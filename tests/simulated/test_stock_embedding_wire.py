@@ -17,10 +17,10 @@ from array import array
 import torch
 from sglang.srt.managers import io_struct as io
 from sglang.srt.sampling.sampling_params import SamplingParams
-from sglang_subgw.engine.simulated import ByteTokenizer
-from sglang_subgw.engine.simulated.checks import violations
-from sglang_subgw.engine.simulated.embedding import Embedding, embedding_messages, embedding_of
-from sglang_subgw.engine.simulated.frames import frame_codec
+from sglang_subgw.simulated import ByteTokenizer
+from sglang_subgw.simulated.wire.checks import violations
+from sglang_subgw.simulated.embedding import Embedding, embedding_messages, embedding_of
+from sglang_subgw.simulated.wire.frames import frame_codec
 
 name = sys.argv[1]
 codec = frame_codec(name)

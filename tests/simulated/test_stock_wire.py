@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_subgw.engine.simulated.schema import VERSION, field_lists
+from sglang_subgw.simulated.wire.schema import VERSION, field_lists
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(240)]
 
@@ -19,14 +19,14 @@ import pickle, sys
 from array import array
 from sglang.srt.managers import io_struct as io
 from sglang.srt.sampling.sampling_params import SamplingParams
-from sglang_subgw.engine.simulated import ByteTokenizer, logprob_of
-from sglang_subgw.engine.simulated.frames import frame_codec
-from sglang_subgw.engine.simulated.generation import Generation, stray_request
-from sglang_subgw.engine.simulated.outputs import messages
+from sglang_subgw.simulated import ByteTokenizer, logprob_of
+from sglang_subgw.simulated.wire.frames import frame_codec
+from sglang_subgw.simulated.generation import Generation, stray_request
+from sglang_subgw.simulated.outputs import messages
 from sglang.srt.managers.tokenizer_control_mixin import _COMMUNICATOR_SPECS
-from sglang_subgw.engine.simulated.checks import UNANSWERED, violations
-from sglang_subgw.engine.simulated.control.plane import Control, answer_kind
-from sglang_subgw.engine.simulated.structs import make, member
+from sglang_subgw.simulated.wire.checks import UNANSWERED, violations
+from sglang_subgw.simulated.control.plane import Control, answer_kind
+from sglang_subgw.simulated.wire.structs import make, member
 
 name = sys.argv[1]
 codec = frame_codec(name)
@@ -97,7 +97,7 @@ def test_the_schema_is_that_of_the_installed_sglang(tmp_path: Path):
     program = (
         "import json, sys\n"
         "from sglang.version import __version__\n"
-        "from sglang_subgw.engine.schema import read_schema\n"
+        "from sglang_subgw.engine.facts.schema import read_schema\n"
         "json.dump([__version__, read_schema()], sys.stdout, default=str)"
     )
     command = [sys.executable, "-W", "ignore", "-c", program]

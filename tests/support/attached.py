@@ -21,7 +21,7 @@ _ENGINE_ONLY: Final = """
 import sys
 sys.modules["sglang"] = sys.modules["torch"] = sys.modules["transformers"] = None
 import sglang_subgw.cli.serve as serve
-from sglang_subgw.engine.simulated import SimulatedEngine
+from sglang_subgw.simulated import SimulatedEngine
 serve.launch = lambda argv, runtime_dir, on_phase: SimulatedEngine(runtime_dir, step_seconds=0.01)
 from sglang_subgw.__main__ import main
 sys.exit(main(sys.argv[1:]))

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import httpx
 
-from sglang_subgw.engine.simulated.control import Control
+from sglang_subgw.simulated.control import Control
 
 from .stack import Stack, generate_body
 

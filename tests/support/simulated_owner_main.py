@@ -1,4 +1,4 @@
-"""`sglang_subgw.embed.owner_main` with a simulated engine in the place of SGLang's; its arguments tell how it fares."""
+"""`embed.engine_process_main` with a simulated engine in the place of SGLang's; its arguments tell how it fares."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import sglang_subgw.engine.launch as launching
-from sglang_subgw.engine.cancellation import Cancellation
-from sglang_subgw.engine.simulated import SimulatedEngine
+import sglang_subgw.engine.launch.launch as launching
+from sglang_subgw.engine.launch.cancellation import Cancellation
 from sglang_subgw.errors import EngineStartError, StorageError
+from sglang_subgw.simulated import SimulatedEngine
 
 
 @contextmanager
@@ -49,4 +49,4 @@ def launch(
 if __name__ == "__main__":
     launching.launch = launch  # type: ignore[assignment]
     sys.modules["sglang"] = sys.modules["torch"] = None  # type: ignore[assignment]
-    runpy.run_module("sglang_subgw.embed.owner_main", run_name="__main__", alter_sys=True)
+    runpy.run_module("sglang_subgw.embed.engine_process_main", run_name="__main__", alter_sys=True)

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 
 from sglang_subgw.config import GatewayConfig, Mode
-from sglang_subgw.engine.simulated import SimulatedEngine
 from sglang_subgw.gateway import Gateway
+from sglang_subgw.simulated import SimulatedEngine
 
 from .client import Address, client, client_per_shard, events
 

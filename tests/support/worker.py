@@ -9,9 +9,9 @@ from typing import Any, Self
 import zmq
 
 from sglang_subgw.contract import EngineContract
-from sglang_subgw.engine.simulated.frames import frame_codec
-from sglang_subgw.engine.simulated.schema import structs
-from sglang_subgw.engine.simulated.structs import Struct, make
+from sglang_subgw.simulated.wire.frames import frame_codec
+from sglang_subgw.simulated.wire.schema import structs
+from sglang_subgw.simulated.wire.structs import Struct, make
 
 _REQUEST_FIELDS = structs()["TokenizedGenerateReqInput"].types.keys()
 

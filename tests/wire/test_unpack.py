@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_subgw.errors import WireError
-from sglang_subgw.wire.unpack import unpack, unpack_plain
+from sglang_subgw.wire.incoming.unpack import unpack, unpack_plain
 
 VALUES = st.recursive(
     st.none()

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from sglang_subgw.http.jsonio import dumps
-from sglang_subgw.wire.unpickle import Reader
+from sglang_subgw.http.core.jsonio import dumps
+from sglang_subgw.wire.incoming.unpickle import Reader
 
 np = pytest.importorskip("numpy")
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_subgw.engine.simulated.frames import frame_codec
-from sglang_subgw.engine.simulated.schema import field_lists
-from sglang_subgw.engine.simulated.structs import TimeStats as SchedulerTimeStats
-from sglang_subgw.engine.simulated.structs import make
-from sglang_subgw.wire import repeated
+from sglang_subgw.simulated.wire.frames import frame_codec
+from sglang_subgw.simulated.wire.schema import field_lists
+from sglang_subgw.simulated.wire.structs import TimeStats as SchedulerTimeStats
+from sglang_subgw.simulated.wire.structs import make
 from sglang_subgw.wire.codec import Codec
+from sglang_subgw.wire.incoming import repeated
+from sglang_subgw.wire.incoming.repeated import RepeatedMessages
+from sglang_subgw.wire.incoming.unpickle import Reader
 from sglang_subgw.wire.message import Message, TimeStats
-from sglang_subgw.wire.repeated import RepeatedMessages
-from sglang_subgw.wire.unpickle import Reader
 
 _FRAMES = frame_codec("pickle")
 _WORKER = "ipc:///run/shard-0.ipc"

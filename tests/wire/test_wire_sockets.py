@@ -17,7 +17,7 @@ from wire_values import wire_facts
 
 from sglang_subgw.errors import WireError
 from sglang_subgw.wire.sockets import WorkerSocket
-from sglang_subgw.wire.zmtp import hello
+from sglang_subgw.wire.zmtp.protocol import hello
 
 type LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from sglang_subgw.engine.simulated.tensors import Tensor
 from sglang_subgw.errors import WireError
-from sglang_subgw.wire.tensor_values import tensor
-from sglang_subgw.wire.unpickle import Reader
+from sglang_subgw.simulated.wire.tensors import Tensor
+from sglang_subgw.wire.incoming.tensor_values import tensor
+from sglang_subgw.wire.incoming.unpickle import Reader
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 
@@ -47,7 +47,7 @@ def test_the_simulated_engine_s_tensors_are_torch_s(torch: Any) -> None:
 
 
 def _as_torch(frame: bytes) -> bytes:
-    from sglang_subgw.engine.simulated.structs import as_sglang
+    from sglang_subgw.simulated.wire.structs import as_sglang
 
     return as_sglang(frame)
 

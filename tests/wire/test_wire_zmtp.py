@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_subgw.errors import WireError
-from sglang_subgw.wire.zmtp import Peer, head, hello
+from sglang_subgw.wire.zmtp.protocol import Peer, head, hello
 
 MESSAGES = st.lists(st.binary(max_size=40) | st.integers(250, 70_000).map(bytes), max_size=8)
 GREETING_BYTES = 64

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sglang_subgw.contract import WireFacts
-from sglang_subgw.engine.simulated.schema import field_lists, modules
+from sglang_subgw.simulated.wire.schema import field_lists, modules
 from sglang_subgw.wire.message import Struct
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -7,9 +7,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from ..engine import arguments as args_of
-from ..engine.host import CPU, QUIET, environment, warnings_ignored
-from .scheduler import SchedulerScript
+from ..engine.launch import arguments as args_of
+from ..engine.launch.host import CPU, QUIET, environment, warnings_ignored
+from ..engine.scripted.scheduler import SchedulerScript
 
 TEXT: Final = (
     "A shard is a part of a whole that can be carried by itself: it takes what comes to it, answers, and lets the "

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import BenchError
-from . import cpu
-from .child import Child
-from .histogram import Histogram
-from .memory import Memory
-from .targets import Target
-from .workload import Group, Workload
+from .load.histogram import Histogram
+from .load.workload import Group, Workload
+from .system import cpu
+from .system.child import Child
+from .system.memory import Memory
+from .targets.base import Target
 
 LOAD: Final = "load"
 
@@ -71,7 +71,7 @@ def measure(
         idle = target.memory()
         for number, share in enumerate(workload.split(generators)):
             settings = share.to_load(target.address, target.model, prompt)
-            loads.append(Child("load", settings, log=log_dir / f"load-{number}.log"))
+            loads.append(Child("load.process", settings, log=log_dir / f"load-{number}.log"))
         for load in loads:
             load.hear()
         time.sleep(workload.warm_seconds)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from .histogram import Histogram
+from .load.histogram import Histogram
 from .measure import GroupResult, Run
-from .targets import SHARDS
+from .targets.base import SHARDS
 
 _MANY_STREAMS: Final = 200
 """Fewer tell nothing of the memory that each takes."""

@@ -8,18 +8,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from ..engine.scripted.pace import Pace
 from ..errors import ConfigError
 from ..gateway.runtime import make_runtime_dir, remove_runtime_dir
-from .gateways import GatewayHost, GatewayTarget
+from .load.prompts import Prompts
+from .load.workload import Group, Workload
 from .measure import Run, measure
-from .pace import Pace
 from .probe import sample_event
-from .prompts import Prompts
 from .results import Variant
 from .scenarios import Scenario
-from .servers import Remote, Stock
-from .targets import Floor, Target, writers
-from .workload import Group, Workload
+from .targets.base import Floor, Target, writers
+from .targets.gateways import GatewayHost, GatewayTarget
+from .targets.servers import Remote, Stock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

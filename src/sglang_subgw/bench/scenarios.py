@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import ConfigError
-from .workload import Group, Workload
+from .load.workload import Group, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

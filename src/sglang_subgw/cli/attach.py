@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-from ..engine.attached import AttachedEngine
+from ..engine.attach.attached import AttachedEngine
 from .parser import parse_attach
-from .serving import ENGINE_STOPPING, run_gateway
+from .run_gateway import ENGINE_STOPPING, run_gateway
 from .session import run
 from .signals import Signals
 

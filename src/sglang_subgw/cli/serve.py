@@ -11,17 +11,17 @@ from functools import partial
 from pathlib import Path
 
 from ..contract import EngineContract
-from ..engine import seats
-from ..engine.admin.address import bind_for
-from ..engine.admin.start import start_admin
-from ..engine.launch import RunningEngine, launch
-from ..engine.published import PublishedEngine
+from ..engine.attach import seats
+from ..engine.attach.published import PublishedEngine
+from ..engine.launch.launch import RunningEngine, launch
+from ..engine.routes.address import bind_for
+from ..engine.routes.start import start_admin
 from ..errors import EngineDied
 from ..gateway.runtime import runtime_dir
 from .banner import engine_banner
 from .parser import ServeCommand, parse_serve
 from .progress import Progress
-from .serving import run_gateway
+from .run_gateway import run_gateway
 from .session import run
 from .signals import RESTART, Signals
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final, Self
 
-from ..waiting import SIGNAL_SECONDS
+from ..system.waiting import SIGNAL_SECONDS
 
 RESTART: Final = "SIGUSR1"
 """The event that asks for a restart of all shards, one by one."""

@@ -1,7 +1,7 @@
 """The shared-memory contract between an engine and its shards: what is in it, publish, attach."""
 
 from .facts import REQUIRED, EngineContract, FeatureFacts, ModelFacts, WireFacts
-from .publishing import FieldList, KvEventFacts, KvEventSource, LoadFacts, field_list
+from .publications import FieldList, KvEventFacts, KvEventSource, LoadFacts, field_list
 from .segment import GatewayState, Segment, process_start_time, segment_names, stale_segments, sweep_stale
 from .slots import SLOT_BYTES, ShardState, Slot, Word
 

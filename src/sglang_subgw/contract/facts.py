@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from .publishing import FieldList, KvEventFacts, LoadFacts, field_list
+from .publications import FieldList, KvEventFacts, LoadFacts, field_list
 
 REQUIRED: Final = "\x00required"
 """Stands for "no default" in a published field list."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from ..contract import stale_segments
-from ..engine import shared_memory
+from ..engine.launch import shared_memory
 from ..gateway.runtime import stale_dirs
-from ..storage import own_status
+from ..system.storage import own_status
 
 _SHM_DIR: Final = Path("/dev/shm")
 

@@ -9,12 +9,12 @@ from contextlib import ExitStack, asynccontextmanager
 from typing import Final
 
 from ..contract import SLOT_BYTES, Slot
-from ..engine.attached import AttachedEngine
-from ..engine.seats import Seat
+from ..engine.attach.attached import AttachedEngine
+from ..engine.attach.seats import Seat
+from ..engine_api.engine import ShardEngine
+from ..engine_api.info import ShardInfo
 from ..errors import EngineUnavailable
-from ..shard.engine import ShardEngine
-from ..shard.info import ShardInfo
-from ..shard.worker import TokenizerWorker
+from ..worker.worker import TokenizerWorker
 
 _INDEX: Final = 0
 _GENERATION: Final = 1

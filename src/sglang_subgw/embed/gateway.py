@@ -13,15 +13,15 @@ from contextlib import ExitStack, suppress
 from typing import Any, Self
 
 from ..config import GatewayConfig, Mode
-from ..engine.admin import address as admin_address
-from ..engine.attached import AttachedEngine
-from ..engine.cancellation import Cancellation
+from ..engine.attach.attached import AttachedEngine
+from ..engine.launch.cancellation import Cancellation
+from ..engine.routes import address as admin_address
 from ..errors import StartStopped
 from ..gateway import Gateway as ShardGateway
 from ..gateway import listener
 from ..gateway.leftovers import sweep
 from ..modes.choose import choose
-from ..waiting import SIGNAL_SECONDS
+from ..system.waiting import SIGNAL_SECONDS
 from .outcome import in_thread, outcome, to_its_end
 from .settings import configured
 from .signals import SignalHandlers

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..config import GatewayConfig
 from ..errors import ConfigError
-from ..shard.application import name_of
+from ..shard.user_code import name_of
 
 
 def configured(config: GatewayConfig | None, *, app: object, serve: object, **fields: Any) -> GatewayConfig:

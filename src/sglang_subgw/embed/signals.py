@@ -8,7 +8,7 @@ import threading
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from ..engine.wrapped import WrappedEngine
+from ..engine.launch.wrapped import WrappedEngine
 from ..errors import ConfigError
 
 if TYPE_CHECKING:

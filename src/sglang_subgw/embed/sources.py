@@ -10,15 +10,15 @@ from typing import Any, Final
 
 from ..config import GatewayConfig
 from ..contract.segment import NAME_PREFIX
-from ..engine import arguments as args_of
-from ..engine.arguments import EngineArguments
-from ..engine.attached import AttachedEngine
-from ..engine.cancellation import Cancellation
-from ..engine.wrapped import is_engine, wrapped
+from ..engine.attach.attached import AttachedEngine
+from ..engine.launch import arguments as args_of
+from ..engine.launch.arguments import EngineArguments
+from ..engine.launch.cancellation import Cancellation
+from ..engine.launch.wrapped import is_engine, wrapped
 from ..errors import ConfigError
 from ..gateway import Engine
 from ..gateway.runtime import make_runtime_dir, runtime_dir
-from .owner import engine_of_its_own_process
+from .engine_process import engine_of_its_own_process
 
 _WHAT: Final = (
     "It takes an sglang.Engine; a dict or a list of SGLang's arguments for an engine of its own; the pid or the "
@@ -93,7 +93,7 @@ def _launched(
     arguments: EngineArguments, on_phase: Callable[[str], None], cancellation: Cancellation
 ) -> Iterator[Engine]:
     # Not before: attaching needs none of it, and works where it can't be had.
-    from ..engine.launch import launch
+    from ..engine.launch.launch import launch
 
     with (
         runtime_dir() as path,

@@ -8,7 +8,7 @@ from typing import Any
 from ..config import GatewayConfig
 from ..gateway import Engine
 from ..gateway import Gateway as ShardGateway
-from .owner import EngineProcess
+from .engine_process import EngineProcess
 
 
 class StartedGateway:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import zmq
 
 from ..errors import EngineUnavailable
-from ..seldom import Seldom
+from ..system.seldom import Seldom
 
 log = logging.getLogger("sglang_subgw.engine")
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from ..config import Accept, GatewayConfig
-from ..seldom import Seldom
+from ..system.seldom import Seldom
 from . import listener
 from .handle import ShardHandle
 from .room import Rooms

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ..config import MAX_SHARDS, GatewayConfig, Mode
 from ..contract import EngineContract, Segment, ShardState, Word, sweep_stale
-from ..engine.admin.address import AdminSocket
-from ..engine.admin.start import start_admin
-from ..engine.fence import RouterFence
-from ..engine.seats import Seat, SeatSweeper
+from ..engine.attach.fence import RouterFence
+from ..engine.attach.seats import Seat, SeatSweeper
+from ..engine.routes.address import AdminSocket
+from ..engine.routes.start import start_admin
 from ..errors import ConfigError, EngineDied, ShardFailed, ShardStartError
 from ..modes.choose import Choice, choose
-from ..storage import writing
+from ..system.storage import writing
 from . import listener
 from .memory import private_bytes
 from .supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from ..engine.admin.listener import AdminListener
+    from ..engine.routes.listener import AdminListener
 
 
 class Engine(Protocol):

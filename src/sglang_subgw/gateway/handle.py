@@ -7,12 +7,12 @@ import os
 import time
 from typing import Any
 
-from ..channel import Channel, ChannelClosedError
 from ..config import GatewayConfig
 from ..contract import Segment, ShardState, Word
 from ..errors import ShardStartError
 from ..modes import ShardHost, make_host
 from ..shard.spec import ShardSpec
+from ..system.channel import Channel, ChannelClosedError
 
 log = logging.getLogger("sglang_subgw.gateway")
 

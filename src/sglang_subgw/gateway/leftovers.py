@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..contract import sweep_stale
-from ..engine import shared_memory
+from ..engine.launch import shared_memory
 from .runtime import stale_dirs, sweep_stale_dirs
 
 

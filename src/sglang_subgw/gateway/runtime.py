@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..contract import process_start_time
-from ..storage import make_directory, own_status
+from ..system.storage import make_directory, own_status
 
 _PREFIX = "subgw-"
 

@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
-from ..channel import ChannelClosedError, DescriptorLostError
 from ..config import GatewayConfig
 from ..contract import GatewayState, Segment
 from ..errors import ShardStartError
+from ..system.channel import ChannelClosedError, DescriptorLostError
 from .acceptor import Acceptor
 from .handle import ShardHandle
 from .roster import Roster

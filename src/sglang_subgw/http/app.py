@@ -9,16 +9,16 @@ from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..config import GatewayConfig
+from ..engine_api.info import ShardInfo
 from ..errors import EngineUnavailable, RequestRejected
-from ..shard.info import ShardInfo
-from .admin import error_body
-from .cors import allow_origin, answer_preflight, is_preflight
-from .endpoint import Services
-from .exchange import CLOSE, Exchange
+from .core.cors import allow_origin, answer_preflight, is_preflight
+from .core.endpoint import Services
+from .core.exchange import CLOSE, Exchange
+from .native.admin import error_body
 from .routes import missing, routes
 
 if TYPE_CHECKING:
-    from ..shard.engine import ShardEngine
+    from ..engine_api.engine import ShardEngine
 
 _OPEN_WHILE_DRAINING: Final = frozenset({"/health", "/health_generate", "/ready", "/ping", "/abort_request"})
 """Health says by itself that the shard stops; an abort helps it to."""

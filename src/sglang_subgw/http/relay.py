@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from ..shard.call import Call
-from ..shard.sample import Sample
-from .body_stream import Body
+from ..worker.answers.sample import Sample
+from ..worker.call import Call
+from .core.body_stream import Body
 
 
 async def relay(call: Call, body: Body, render: Callable[[Sample], bytes]) -> None:

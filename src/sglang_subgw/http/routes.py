@@ -7,13 +7,13 @@ from typing import Final
 
 from starlette.routing import BaseRoute, Route
 
-from . import generate
-from .admin import Admin
-from .admin import error_body as admin_error
-from .control import CONTROLS, handler
-from .encode import EncodeHandler
-from .endpoint import Endpoint, ErrorBody, Handler, Services
-from .loads import Loads
+from .core.endpoint import Endpoint, ErrorBody, Handler, Services
+from .native import generate
+from .native.admin import Admin
+from .native.admin import error_body as admin_error
+from .native.control import CONTROLS, handler
+from .native.encode import EncodeHandler
+from .native.loads import Loads
 from .openai.chat import ChatHandler
 from .openai.completions import CompletionsHandler
 from .openai.embeddings import EmbeddingsHandler

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ..channel import Channel
+from ..system.channel import Channel
 
 
 class ShardHost(Protocol):

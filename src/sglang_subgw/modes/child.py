@@ -9,9 +9,9 @@ import sys
 # Until the shard is ready: imports make little garbage, and collecting it takes a tenth of the start.
 gc.disable()
 
-from .. import tether  # noqa: E402
 from ..shard.entry import main  # noqa: E402
 from ..shard.spec import ShardSpec  # noqa: E402
+from ..system import tether  # noqa: E402
 
 if __name__ == "__main__":
     # A terminal's Ctrl-C and a service manager's SIGTERM reach the whole group; the leader decides what they mean.

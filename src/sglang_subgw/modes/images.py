@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from ..errors import ConfigError
-from ..storage import writing
+from ..system.storage import writing
 
 CURATED: Final[dict[str, str]] = {
     "_cffi_backend": "",

@@ -7,9 +7,9 @@ import os
 import threading
 import time
 
-from .. import arenas
-from ..channel import Channel
 from ..shard.spec import ShardSpec
+from ..system import arenas
+from ..system.channel import Channel
 
 
 class InProcessHost:

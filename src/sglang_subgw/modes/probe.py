@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from ..contract import process_start_time
-from ..storage import temporary_directory
+from ..system.storage import temporary_directory
 from . import images
 from .trail import OPTIONAL, Account
 

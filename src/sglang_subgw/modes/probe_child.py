@@ -49,7 +49,7 @@ def _import_all(trail: Trail, app: str, serve: str) -> None:
                 trail("missing", name, str(exc))
         if app or serve:
             trail("stage", "app")
-            from ..shard.application import preload
+            from ..shard.user_code import preload
 
             preload(app, serve)
     except ConfigError as exc:

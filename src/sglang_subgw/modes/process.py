@@ -9,8 +9,8 @@ import subprocess
 import sys
 import time
 
-from ..channel import Channel
 from ..shard.spec import ShardSpec
+from ..system.channel import Channel
 
 
 class ProcessHost:

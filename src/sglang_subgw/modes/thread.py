@@ -27,6 +27,6 @@ class ThreadHost(InProcessHost):
 
     def _load(self) -> None:
         """Import all that the shard will."""
-        from ..shard import application, entry  # noqa: F401
+        from ..shard import user_code as application
 
         application.preload(self._spec.config.app, self._spec.config.serve)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..contract import Slot, Word
-from .direct import EXTENSION, Direct
+from .direct_send import EXTENSION, Direct
 
 try:
     import httptools  # noqa: F401

@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from .application import Serve
-from .engine import ShardEngine
-from .info import ShardInfo
+from ..engine_api.engine import ShardEngine
+from ..engine_api.info import ShardInfo
+from .user_code import Serve
 
 log = logging.getLogger("sglang_subgw.shard")
 

@@ -14,19 +14,19 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from ..channel import Channel, ChannelClosedError, DescriptorLostError
 from ..contract import Segment, ShardState, Word
+from ..engine_api.engine import ShardEngine
+from ..engine_api.info import ShardInfo
 from ..errors import EngineUnavailable, ShardFailed, SubgwError
-from ..seldom import Seldom
+from ..system.channel import Channel, ChannelClosedError, DescriptorLostError
+from ..system.seldom import Seldom
+from ..worker.worker import TokenizerWorker
+from .application import make_server
 from .coroutine_server import CoroutineServer
-from .engine import ShardEngine
-from .info import ShardInfo
+from .critical_tasks import Vital
 from .runtime import configure_logging, loop_factory
 from .server import ShardServer
-from .serving import make_server
 from .spec import ShardSpec
-from .vital import Vital
-from .worker import TokenizerWorker
 
 log = logging.getLogger("sglang_subgw.shard")
 

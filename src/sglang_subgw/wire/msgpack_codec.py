@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from ..contract import REQUIRED, WireFacts
 from ..errors import WireError
-from .fields import Checker
+from .incoming.tensor_values import tensor
+from .incoming.unpickle import Reader
 from .message import Member, Message, Opaque, Struct
-from .tensor_values import tensor
-from .unpickle import Reader
+from .outgoing.fields import Checker
 
 try:
     import msgspec

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from ..contract import WireFacts
 from ..errors import WireError
-from .fields import Checker
+from .incoming.repeated import RepeatedMessages
+from .incoming.unpickle import Reader
 from .message import Member, Message, Struct
-from .repeated import RepeatedMessages
-from .unpickle import Reader
+from .outgoing.fields import Checker
 
 _PROTO: Final = b"\x80\x03"
 _REBUILD: Final = b"cmsgspec._utils\nrebuild\n"

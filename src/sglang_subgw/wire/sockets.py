@@ -9,9 +9,9 @@ from typing import Final
 
 from ..contract import WireFacts
 from ..errors import WireError
-from ..storage import FREE_SPACE, SHORTER_PATH
-from .pull import Pull
-from .push import Push
+from ..system.storage import FREE_SPACE, SHORTER_PATH
+from .zmtp.pull import Pull
+from .zmtp.push import Push
 
 _LINGER_SECONDS: Final = 0.5
 _IPC: Final = "ipc://"

@@ -12,12 +12,12 @@ from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 
 from sglang_subgw.config import GatewayConfig
+from sglang_subgw.engine_api.engine import ShardEngine
+from sglang_subgw.engine_api.info import ShardInfo
+from sglang_subgw.engine_api.kv_events import KvEventStream
 from sglang_subgw.errors import EngineUnavailable, RequestRejected
 from sglang_subgw.http.app import create_app
-from sglang_subgw.shard.api.kv_events import KvEventStream
-from sglang_subgw.shard.engine import ShardEngine
-from sglang_subgw.shard.info import ShardInfo
-from sglang_subgw.shard.kv_subscription import KvEventBatch, KvEvents
+from sglang_subgw.kv_events.subscription import KvEventBatch, KvEvents
 
 
 class Follower:

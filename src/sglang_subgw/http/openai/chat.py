@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import RequestRejected
-from ...shard.request import GenerateRequest
-from ...shard.sample import Sample
-from ..endpoint import Services
-from ..exchange import RequestHeaders
+from ...worker.answers.sample import Sample
+from ...worker.requests.request import GenerateRequest
+from ..core.endpoint import Services
+from ..core.exchange import RequestHeaders
 from .chat_events import ChatEvents
 from .chat_prompt import ChatPrompt
 from .extras import hidden_states, metadata, sglext

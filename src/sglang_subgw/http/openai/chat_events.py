@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ...contract import FeatureFacts
-from ...shard.sample import Sample
-from ..jsonio import dumps
+from ...worker.answers.sample import Sample
+from ..core.jsonio import dumps
 from .extras import hidden_states, sglext, wants_meta
 from .handler import wants_usage
 from .logprobs import TokenBytes, chat_logprobs

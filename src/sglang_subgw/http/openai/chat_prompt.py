@@ -11,7 +11,7 @@ from .messages import for_template
 from .template import RESERVED, ChatTemplate
 
 if TYPE_CHECKING:
-    from ...shard.tokenizer import ShardTokenizer
+    from ...tokenization.tokenizer import ShardTokenizer
 
 
 class ChatPrompt:

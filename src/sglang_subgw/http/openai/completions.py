@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ...shard.request import GenerateRequest
-from ...shard.sample import Sample
-from ..exchange import RequestHeaders
-from ..jsonio import dumps
+from ...worker.answers.sample import Sample
+from ...worker.requests.request import GenerateRequest
+from ..core.exchange import RequestHeaders
+from ..core.jsonio import dumps
 from .extras import hidden_states, metadata, sglext, wants_meta
 from .handler import Events, OpenAIHandler, wants_usage
 from .logprobs import completion_logprobs

@@ -8,12 +8,12 @@ import time
 from typing import Any, Final
 
 from ...errors import EngineRejected, RequestRejected
-from ...shard.request import EmbeddingRequest
-from ..disconnect import UntilDisconnect
-from ..encode_fields import overrides
-from ..endpoint import Services
-from ..exchange import Exchange
-from ..fields import Table, integer, nullable, optional, required, single_or_list, string, token_id_lists, wrong
+from ...worker.requests.request import EmbeddingRequest
+from ..core.disconnect import UntilDisconnect
+from ..core.endpoint import Services
+from ..core.exchange import Exchange
+from ..core.fields import Table, integer, nullable, optional, required, single_or_list, string, token_id_lists, wrong
+from ..native.encode_fields import overrides
 from .models import resolve_model
 from .protocol import DEFAULT_MODEL
 from .reading import read_values

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ...errors import RequestRejected
-from ...shard.request import GenerateRequest
-from ...shard.sample import Sample
-from ..disconnect import UntilDisconnect
-from ..endpoint import Services
-from ..exchange import Exchange, RequestHeaders
-from ..fields import Table
+from ...worker.answers.sample import Sample
+from ...worker.requests.request import GenerateRequest
+from ..core.disconnect import UntilDisconnect
+from ..core.endpoint import Services
+from ..core.exchange import Exchange, RequestHeaders
+from ..core.fields import Table
+from ..core.sse import DONE, start_events
 from ..relay import relay
-from ..sse import DONE, start_events
 from .logprobs import TokenBytes
 from .models import resolve_model
 from .reading import read_values

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from ...shard.tokenizer import ShardTokenizer
+    from ...tokenization.tokenizer import ShardTokenizer
 
 type Triple = tuple[float | None, int, str | None]
 type Row = list[Triple] | None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ...errors import RequestRejected
-from ..body import json_type
-from ..fields import at_least, boolean, list_of, one_of, string, wrong
-from ..jsonio import loads
+from ..core.body import json_type
+from ..core.fields import at_least, boolean, list_of, one_of, string, wrong
+from ..core.jsonio import loads
 
 _ROLES: Final = ("system", "assistant", "tool", "function", "developer", "latest_reminder", "root")
 _OPTIONAL: Final = {

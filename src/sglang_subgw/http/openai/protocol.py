@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ...errors import RequestRejected
-from ..fields import (
+from ..core.fields import (
     Field,
     Table,
     at_least,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import RequestRejected
-from ..body import read_object
-from ..exchange import Exchange
-from ..fields import Table
+from ..core.body import read_object
+from ..core.exchange import Exchange
+from ..core.fields import Table
 
 
 async def read_values(exchange: Exchange, table: Table, limit: int) -> dict[str, Any]:

@@ -7,11 +7,11 @@ import time
 from typing import Any, Final
 
 from ...errors import EngineRejected, RequestRejected
-from ...shard.request import EmbeddingRequest
-from ..disconnect import UntilDisconnect
-from ..endpoint import Services
-from ..exchange import Exchange
-from ..fields import Table, at_least, boolean, list_of, optional, required, string
+from ...worker.requests.request import EmbeddingRequest
+from ..core.disconnect import UntilDisconnect
+from ..core.endpoint import Services
+from ..core.exchange import Exchange
+from ..core.fields import Table, at_least, boolean, list_of, optional, required, string
 from .models import resolve_model
 from .protocol import DEFAULT_MODEL
 from .reading import read_values

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import RequestRejected
-from ..fields import list_of, mapping, string, wrong
+from ..core.fields import list_of, mapping, string, wrong
 
 type Part = dict[str, Any]
 type Content = str | list[Part]

@@ -6,7 +6,7 @@ import json
 from typing import Any, Final
 
 from ...errors import RequestRejected
-from ..fields import boolean, list_of, mapping, one_of, string
+from ..core.fields import boolean, list_of, mapping, one_of, string
 
 _KIND: Final = one_of("text", "json_object", "json_schema", "structural_tag")
 

@@ -6,10 +6,10 @@ import dataclasses
 from typing import Any, Final
 
 from ...errors import RequestRejected
-from ..disconnect import UntilDisconnect
-from ..endpoint import Services
-from ..exchange import Exchange
-from ..fields import (
+from ..core.disconnect import UntilDisconnect
+from ..core.endpoint import Services
+from ..core.exchange import Exchange
+from ..core.fields import (
     Table,
     boolean,
     integer,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ...shard.sample import Sample
+    from ...worker.answers.sample import Sample
 
 
 def usage(

@@ -1,0 +1,1 @@
+"""The load: groups of clients, their prompts, and their times."""

@@ -1,0 +1,1 @@
+"""What the operating system tells of processes, and the bench's own."""

@@ -1,0 +1,1 @@
+"""SGLang's engine in this process: its arguments, its start, its processes, its end."""

@@ -1,0 +1,1 @@
+"""What the engine's process does for its shards."""

@@ -1,0 +1,55 @@
+"""LoRA adapters: loaded through one worker, known to all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import RequestRejected
+from ..worker.answers.outputs import LoRAUpdateOutput
+from .tensors import TensorCalls
+
+
+class AdapterCalls(TensorCalls):
+    """SGLang's Engine.load_lora_adapter and its kin."""
+
+    def adapters(self) -> dict[str, str]:
+        """The path of every adapter that is loaded now, by its name; asks nobody."""
+        return {name: adapter.lora_path for name, adapter in self.worker.adapters.loaded.items()}
+
+    async def async_load_lora_adapter(self, lora_name: str, lora_path: str, pinned: bool = False) -> LoRAUpdateOutput:
+        """Load an adapter from a path that the engine can read; a failure is in the answer."""
+        _check_text(lora_name=lora_name, lora_path=lora_path)
+        return await self.worker.lora.load(lora_name, lora_path, pinned=pinned)
+
+    def load_lora_adapter(self, lora_name: str, lora_path: str, pinned: bool = False) -> LoRAUpdateOutput:
+        """`async_load_lora_adapter` for other threads than the loop's."""
+        return self._blocking(self.async_load_lora_adapter(lora_name, lora_path, pinned))
+
+    async def async_load_lora_adapter_from_tensors(
+        self, lora_name: str, tensors: Any, config_dict: dict[str, Any], load_format: str | None = None
+    ) -> LoRAUpdateOutput:
+        """Load an adapter from tensors by name, or from one serialized payload per tensor-parallel rank."""
+        _check_text(lora_name=lora_name)
+        payloads = await self.serialize_tensors(tensors, load_format)
+        return await self.worker.lora.load_tensors(lora_name, config_dict, payloads, load_format)
+
+    def load_lora_adapter_from_tensors(
+        self, lora_name: str, tensors: Any, config_dict: dict[str, Any], load_format: str | None = None
+    ) -> LoRAUpdateOutput:
+        """`async_load_lora_adapter_from_tensors` for other threads than the loop's."""
+        return self._blocking(self.async_load_lora_adapter_from_tensors(lora_name, tensors, config_dict, load_format))
+
+    async def async_unload_lora_adapter(self, lora_name: str) -> LoRAUpdateOutput:
+        """Unload an adapter once no request of any worker uses it; new ones can't from now on."""
+        _check_text(lora_name=lora_name)
+        return await self.worker.lora.unload(lora_name)
+
+    def unload_lora_adapter(self, lora_name: str) -> LoRAUpdateOutput:
+        """`async_unload_lora_adapter` for other threads than the loop's."""
+        return self._blocking(self.async_unload_lora_adapter(lora_name))
+
+
+def _check_text(**values: Any) -> None:
+    for name, value in values.items():
+        if not isinstance(value, str) or not value:
+            raise RequestRejected(f"{name} must be a non-empty string, got {value!r}.", param=name)

@@ -1,0 +1,42 @@
+"""Calls into the schedulers' own code, which the engine's process makes for a shard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import RequestRejected
+from .base import EngineCalls
+
+
+class RpcCalls(EngineCalls):
+    """SGLang's Engine.collective_rpc and what it is used for."""
+
+    async def async_collective_rpc(self, method: str, **kwargs: Any) -> None:
+        """Run a method on every scheduler; `kwargs` are scalars. Raises EngineUnavailable with a failure's reason."""
+        for name, value in kwargs.items():
+            if not isinstance(value, (bool, int, float, str, type(None))):
+                raise RequestRejected(
+                    f"{name} must be a scalar, got {type(value).__name__}: the schedulers take no other parameters.",
+                    param=name,
+                )
+        await self.coordination.call("collective_rpc", {"method": method, "parameters": kwargs})
+
+    def collective_rpc(self, method: str, **kwargs: Any) -> None:
+        """`async_collective_rpc` for other threads than the loop's."""
+        self._blocking(self.async_collective_rpc(method, **kwargs))
+
+    async def async_save_remote_model(self, **kwargs: Any) -> None:
+        """Save the model to a remote store."""
+        await self.async_collective_rpc("save_remote_model", **kwargs)
+
+    def save_remote_model(self, **kwargs: Any) -> None:
+        """`async_save_remote_model` for other threads than the loop's."""
+        self._blocking(self.async_save_remote_model(**kwargs))
+
+    async def async_save_sharded_model(self, **kwargs: Any) -> None:
+        """Save the model as the schedulers hold it, shard by shard."""
+        await self.async_collective_rpc("save_sharded_model", **kwargs)
+
+    def save_sharded_model(self, **kwargs: Any) -> None:
+        """`async_save_sharded_model` for other threads than the loop's."""
+        self._blocking(self.async_save_sharded_model(**kwargs))

@@ -1,0 +1,74 @@
+"""What every route shares: the application's parts, and errors turned into the API's own form."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import Receive, Scope, Send
+
+from ...config import GatewayConfig
+from ...engine_api.info import ShardInfo
+from ...errors import RequestError, RequestRejected
+from .exchange import CLOSE, ClientGone, Exchange
+from .sse import DONE, event
+
+if TYPE_CHECKING:
+    from ...contract import EngineContract
+    from ...engine_api.engine import ShardEngine
+
+logger = logging.getLogger(__name__)
+
+type Handler = Callable[[Exchange], Awaitable[None]]
+type ErrorBody = Callable[[RequestError], dict[str, Any]]
+"""An error as the JSON body of a response."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What handlers work with."""
+
+    engine: ShardEngine
+    info: ShardInfo
+    config: GatewayConfig
+
+    @property
+    def contract(self) -> EngineContract:
+        """The engine's contract."""
+        return self.engine.contract
+
+
+class Endpoint:
+    """A route's ASGI application: runs the handler, and answers for whatever it raises."""
+
+    __slots__ = ("_body", "_event", "_handler")
+
+    def __init__(self, handler: Handler, body: ErrorBody, stream_body: ErrorBody | None = None) -> None:
+        self._handler = handler
+        self._body = body
+        self._event = stream_body or body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange: Exchange = scope["sglang_subgw.exchange"]
+        try:
+            await self._handler(exchange)
+        except ClientGone:
+            logger.debug("client left: %s", exchange.path)
+        except RequestError as error:
+            await self._fail(exchange, error)
+        except RecursionError:
+            await self._fail(exchange, RequestRejected("The request is nested too deeply."))
+        except Exception as error:
+            logger.exception("request failed: %s", exchange.path)
+            await self._fail(exchange, RequestError(f"Internal server error: {error}"))
+
+    async def _fail(self, exchange: Exchange, error: RequestError) -> None:
+        if exchange.ended:
+            return
+        if exchange.started:
+            await exchange.end(event(self._event(error)) + DONE)
+            return
+        headers = [CLOSE] if error.status in (413, 415, 503) else []
+        await exchange.json(self._body(error), error.status, headers)

@@ -1,0 +1,85 @@
+"""The fields of /encode and /classify: those of SGLang's EmbeddingReqInput."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ...errors import RequestRejected
+from ..core.fields import (
+    Table,
+    any_value,
+    boolean,
+    integer,
+    list_of,
+    mapping,
+    nullable,
+    number,
+    optional,
+    positions,
+    refused,
+    single_or_list,
+    string,
+    token_id_lists,
+    wrong,
+)
+
+_INTERNAL: Final = "it is internal to SGLang"
+_NOT_YET: Final = "it is not implemented"
+
+ENGINE_SIDE: Final = ("image_data", "video_data", "audio_data", "embed_overrides")
+"""Fields that SGLang's own worker must see to."""
+ONLY_THERE: Final = (*ENGINE_SIDE, "modalities", "embed_override_token_id")
+"""These, and what means nothing without them."""
+
+
+def _texts(value: Any, name: str) -> Any:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise wrong(name, "a string, an array of strings or an array of pairs of strings", value)
+    if not value:
+        raise RequestRejected(f"{name!r} must not be an empty array.", param=name)
+    return list_of(single_or_list(string))(value, name)
+
+
+def overrides(value: Any, name: str) -> Any:
+    """Vectors in the place of tokens: for each prompt a list of them, or null."""
+    return list_of(nullable(list_of(list_of(number))))(value, name)
+
+
+FIELDS: Final = Table(
+    # The prompt: one of them
+    optional("text", _texts),
+    optional("input_ids", token_id_lists),
+    refused("input_embeds", "SGLang has no use for it here"),
+    optional("image_data", any_value),
+    optional("video_data", any_value),
+    optional("audio_data", any_value),
+    optional("modalities", list_of(string)),
+    optional("embed_override_token_id", integer),
+    optional("embed_overrides", overrides),
+    optional("is_cross_encoder_request", boolean, False),
+    # Checked, and of no effect on an embedding
+    optional("sampling_params", single_or_list(mapping)),
+    # More in the answer, or less
+    optional("dimensions", integer),
+    optional("return_pooled_hidden_states", boolean, False),
+    refused("return_prompt_token_ids", "SGLang answers embeddings without them", False),
+    # Scoring
+    optional("multi_item_delimiter_indices", positions),
+    optional("token_indices_to_pool", positions),
+    refused("decision_layout", "decision_layout is set only by /v1/systemone"),
+    # Adapters and scheduling
+    optional("rid", single_or_list(string)),
+    optional("lora_path", single_or_list(nullable(string))),
+    refused("lora_id", _INTERNAL),
+    optional("priority", integer),
+    # SGLang routes no embeddings by it
+    optional("routing_key", string),
+    refused("positional_embed_overrides", _INTERNAL),
+    refused("http_worker_ipc", _INTERNAL),
+    refused("external_trace_header", _INTERNAL),
+    refused("received_time", _INTERNAL),
+    refused("background", _NOT_YET, False),
+    refused("log_metrics", _NOT_YET, True),
+)

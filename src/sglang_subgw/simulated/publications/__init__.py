@@ -1,0 +1,1 @@
+"""What the simulated engine publishes beside its answers."""

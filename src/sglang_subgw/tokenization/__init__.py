@@ -1,0 +1,1 @@
+"""Text to token ids and back: in the shard, or in the engine's process over a private socket."""

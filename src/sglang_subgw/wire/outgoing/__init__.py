@@ -1,0 +1,1 @@
+"""What a shard may send: the type of every field, checked before it is encoded."""

@@ -1,0 +1,1 @@
+"""ZMTP spoken on the shard's own event loop."""

@@ -1,0 +1,1 @@
+"""From the engine's outputs to answers: text, logprobs, `meta_info`."""

@@ -1,0 +1,1 @@
+"""What differs between the requests that a worker sends: those for text, and those for vectors."""

@@ -1,0 +1,1 @@
+"""From a client's request to checked prompts and the fields of the messages that carry them."""

@@ -1,0 +1,1 @@
+"""Scores: which prompts they take, and what is made of the engine's answers."""
