@@ -16,8 +16,8 @@ from sglang_subgw.contract import EngineContract, FeatureFacts, ModelFacts, Wire
 from sglang_subgw.engine_api.info import ShardInfo
 from sglang_subgw.errors import RequestError, RequestRejected
 from sglang_subgw.http.app import create_app
+from sglang_subgw.worker.answers.facts import AnswerFacts
 from sglang_subgw.worker.answers.logprobs import Logprobs
-from sglang_subgw.worker.answers.meta import AnswerFacts
 from sglang_subgw.worker.answers.outputs import FlushCacheReqOutput
 from sglang_subgw.worker.answers.sample import Sample
 from sglang_subgw.worker.call import Call

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from sglang_subgw.http.core.sse import event
 from sglang_subgw.http.native.generate_events import GenerateEvents
+from sglang_subgw.worker.answers.facts import AnswerFacts
 from sglang_subgw.worker.answers.logprobs import Logprobs
-from sglang_subgw.worker.answers.meta import AnswerFacts
 from sglang_subgw.worker.answers.sample import Sample
 
 STEPS = st.lists(

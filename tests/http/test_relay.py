@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sglang_subgw.errors import EngineUnavailable
 from sglang_subgw.http.core.body_stream import SendingBody
 from sglang_subgw.http.relay import relay
-from sglang_subgw.worker.answers.meta import AnswerFacts
+from sglang_subgw.worker.answers.facts import AnswerFacts
 from sglang_subgw.worker.answers.sample import Sample
 from sglang_subgw.worker.call import Call
 

@@ -14,7 +14,7 @@ from sglang_subgw.engine_api.engine import ShardEngine
 from sglang_subgw.engine_api.info import ShardInfo
 from sglang_subgw.simulated import SimulatedEngine
 from sglang_subgw.simulated.wire.schema import field_lists, modules
-from sglang_subgw.worker.answers.meta import AnswerFacts
+from sglang_subgw.worker.answers.facts import AnswerFacts
 from sglang_subgw.worker.answers.sample import Sample
 from sglang_subgw.worker.worker import TokenizerWorker
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from sglang_subgw.http.core.direct import EXTENSION
 from sglang_subgw.http.core.disconnect import UntilDisconnect
 from sglang_subgw.http.core.exchange import ClientGone, Exchange
-from sglang_subgw.shard.direct_send import EXTENSION, Direct
+from sglang_subgw.shard.direct_send import Direct
 
 
 class Transport:

@@ -10,7 +10,7 @@ import pytest
 from shard_values import CONTEXT_LENGTH, VOCAB_SIZE, contract
 
 from sglang_subgw.errors import RequestRejected
-from sglang_subgw.worker.answers.meta import AnswerFacts
+from sglang_subgw.worker.answers.facts import AnswerFacts
 from sglang_subgw.worker.families.embedding import Embedding
 from sglang_subgw.worker.requests.plan import MAX_ANSWERS, Plan
 from sglang_subgw.worker.requests.request import EmbeddingRequest

@@ -18,7 +18,7 @@ from stock_embedding import VOCAB_SIZE, Tokens, stock_config, stock_manager, sto
 from sglang_subgw.errors import RequestRejected
 from sglang_subgw.wire.codec import codec_for
 from sglang_subgw.worker.answers.embedding_sample import EmbeddingSample
-from sglang_subgw.worker.answers.meta import AnswerFacts
+from sglang_subgw.worker.answers.facts import AnswerFacts
 from sglang_subgw.worker.families.embedding import Embedding
 from sglang_subgw.worker.requests.request import EmbeddingRequest
 

@@ -10,8 +10,8 @@ from shard_values import columns, sample
 
 from sglang_subgw.errors import EngineUnavailable
 from sglang_subgw.wire.message import Message, TimeStats
+from sglang_subgw.worker.answers.facts import AnswerFacts
 from sglang_subgw.worker.answers.logprobs import Logprobs
-from sglang_subgw.worker.answers.meta import AnswerFacts
 
 STOP = {"type": "stop", "matched": 2}
 TIMES = ("e2e_latency", "response_sent_to_client_ts")

@@ -14,8 +14,8 @@ from shard_values import VOCAB_SIZE, contract
 
 from sglang_subgw.errors import RequestRejected
 from sglang_subgw.wire.message import Message
+from sglang_subgw.worker.answers.facts import AnswerFacts
 from sglang_subgw.worker.answers.logprobs import Logprobs
-from sglang_subgw.worker.answers.meta import AnswerFacts
 from sglang_subgw.worker.answers.sample import Sample
 from sglang_subgw.worker.requests.expand import expand
 from sglang_subgw.worker.requests.request import GenerateRequest

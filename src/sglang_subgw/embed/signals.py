@@ -6,19 +6,46 @@ import logging
 import signal
 import threading
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
+from ..config import GatewayConfig
 from ..engine.launch.wrapped import WrappedEngine
 from ..errors import ConfigError
-
-if TYPE_CHECKING:
-    from .gateway import Gateway
 
 log = logging.getLogger("sglang_subgw.gateway")
 
 _DRAIN: Final = (signal.SIGTERM, signal.SIGINT)
 _RESIZE: Final = {signal.SIGTTIN: 1, signal.SIGTTOU: -1}
 _HANDLED: Final = (*_DRAIN, signal.SIGUSR1, *_RESIZE, signal.SIGQUIT)
+
+
+class Signalled(Protocol):
+    """What the signals act on: a Gateway."""
+
+    @property
+    def config(self) -> GatewayConfig:
+        """How it runs now."""
+
+    @property
+    def engine(self) -> object:
+        """Its engine; asked for only while it serves."""
+
+    @property
+    def serves(self) -> bool:
+        """It has started, and has not ended."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Nothing is left of it."""
+
+    def begin_drain(self, timeout: float | None = None) -> None:
+        """End when what runs has, after `timeout` seconds, or the configured, at the latest."""
+
+    def restart_shards(self, *indices: int) -> None:
+        """Start these shards, or all, again."""
+
+    def resize(self, shards: int) -> None:
+        """Add shards, or end the last ones."""
 
 
 class SignalHandlers:
@@ -29,7 +56,7 @@ class SignalHandlers:
     process before any client has heard of it.
     """
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Signalled) -> None:
         self._gateway = gateway
         self._before: dict[signal.Signals, Any] = {}
         self._draining = False

@@ -12,10 +12,10 @@ from ..config import GatewayConfig
 from ..engine_api.info import ShardInfo
 from ..errors import EngineUnavailable, RequestRejected
 from .core.cors import allow_origin, answer_preflight, is_preflight
-from .core.endpoint import Services
+from .core.errors import error_body
 from .core.exchange import CLOSE, Exchange
-from .native.admin import error_body
 from .routes import missing, routes
+from .services import Services
 
 if TYPE_CHECKING:
     from ..engine_api.engine import ShardEngine

@@ -7,10 +7,11 @@ from typing import Final
 
 from starlette.routing import BaseRoute, Route
 
-from .core.endpoint import Endpoint, ErrorBody, Handler, Services
+from .core.endpoint import Endpoint, Handler
+from .core.errors import ErrorBody
+from .core.errors import error_body as general_error
 from .native import generate
 from .native.admin import Admin
-from .native.admin import error_body as admin_error
 from .native.control import CONTROLS, handler
 from .native.encode import EncodeHandler
 from .native.loads import Loads
@@ -21,6 +22,7 @@ from .openai.errors import error_body, stream_error_body
 from .openai.models import ModelHandler, ModelsHandler
 from .openai.rerank import RerankHandler
 from .openai.score import ScoreHandler
+from .services import Services
 
 
 def routes(services: Services) -> list[BaseRoute]:
@@ -28,7 +30,7 @@ def routes(services: Services) -> list[BaseRoute]:
     admin, loads = Admin(services), Loads(services)
 
     def route(path: str, methods: tuple[str, ...], handler: Handler, *forms: ErrorBody) -> Route:
-        return Route(path, Endpoint(handler, *(forms or (admin_error,))), methods=list(methods))
+        return Route(path, Endpoint(handler, *(forms or (general_error,))), methods=list(methods))
 
     return [
         route("/v1/chat/completions", ("POST",), ChatHandler(services), error_body, stream_error_body),

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..contract import Slot, Word
-from .direct_send import EXTENSION, Direct
+from ..http.core.direct import EXTENSION
+from .direct_send import Direct
 
 try:
     import httptools  # noqa: F401

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
-
-EXTENSION: Final = "sglang_subgw.direct"
-"""The key in the scope's `extensions`."""
+from typing import Any
 
 
 class Direct:
-    """The extension, for one response."""
+    """`http.core.direct.DirectSend`, by the insides of uvicorn's cycle of one request."""
 
     __slots__ = ("send",)
 

@@ -12,7 +12,7 @@ from ..tokenization.tokenizer import ShardTokenizer
 from ..wire.codec import Codec
 from ..wire.message import Struct
 from .adapters import Adapters
-from .answers.meta import AnswerFacts
+from .answers.facts import AnswerFacts
 from .answers.sample import Sample
 from .call import Call
 from .families.embedding import Embedding

@@ -8,8 +8,6 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +27,19 @@ def main() -> int:
 
 
 def _serve(settings: dict[str, Any]) -> None:
-    from ...engine.launch.arguments import read_server_args
+    from ...engine.scripted.server import serve_stock
     from ..engines import engine_argv, script_for, sglang_environment
 
     wire = {name: settings[name] for name in ("grouped", "codec", "rust")}
     with sglang_environment(**wire) as on_cpu:
-        from sglang.srt.entrypoints.http_server import launch_server
-        from sglang.srt.managers.scheduler import run_scheduler_process
-
         argv = engine_argv(settings["argv"], simulated=settings["simulated"])
-        server_args = read_server_args([*argv, "--port", str(settings["port"])], on_cpu=on_cpu)
-        server_args.tokenizer_worker_num = settings["workers"]
-        run = script_for(argv, settings["pace"]).scheduler() if settings["simulated"] else run_scheduler_process
-        launch_server(server_args, run_scheduler_process_func=partial(_run_noted, Path(tempfile.gettempdir()), run))
-
-
-def _run_noted(directory: Path, run: Callable[..., None], server_args: Any, port_args: Any, *args: Any) -> None:
-    """In the scheduler's process: what it has in shared memory must be found when it has been killed."""
-    shared_memory.note(directory, port_args)
-    run(server_args, port_args, *args)
+        serve_stock(
+            [*argv, "--port", str(settings["port"])],
+            on_cpu=on_cpu,
+            workers=settings["workers"],
+            directory=Path(tempfile.gettempdir()),
+            run_scheduler=script_for(argv, settings["pace"]).scheduler() if settings["simulated"] else None,
+        )
 
 
 def _end_with_parent(parent: Parent) -> None:

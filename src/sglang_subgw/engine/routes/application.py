@@ -14,9 +14,9 @@ from ...errors import RequestRejected
 from ...http.core.body import parse_object, read_body
 from ...http.core.disconnect import UntilDisconnect
 from ...http.core.endpoint import Endpoint
+from ...http.core.errors import error_body
 from ...http.core.exchange import CLOSE, Exchange
 from ...http.core.sse import DONE, event, start_events
-from ...http.native.admin import error_body
 from .execute import Executor
 from .resolve import Method
 from .results import plain

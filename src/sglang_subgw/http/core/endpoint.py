@@ -1,43 +1,20 @@
-"""What every route shares: the application's parts, and errors turned into the API's own form."""
+"""What every route shares: errors turned into the API's own form."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from starlette.types import Receive, Scope, Send
 
-from ...config import GatewayConfig
-from ...engine_api.info import ShardInfo
 from ...errors import RequestError, RequestRejected
+from .errors import ErrorBody
 from .exchange import CLOSE, ClientGone, Exchange
 from .sse import DONE, event
-
-if TYPE_CHECKING:
-    from ...contract import EngineContract
-    from ...engine_api.engine import ShardEngine
 
 logger = logging.getLogger(__name__)
 
 type Handler = Callable[[Exchange], Awaitable[None]]
-type ErrorBody = Callable[[RequestError], dict[str, Any]]
-"""An error as the JSON body of a response."""
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What handlers work with."""
-
-    engine: ShardEngine
-    info: ShardInfo
-    config: GatewayConfig
-
-    @property
-    def contract(self) -> EngineContract:
-        """The engine's contract."""
-        return self.engine.contract
 
 
 class Endpoint:

@@ -9,8 +9,8 @@ from typing import Any, Final, overload
 from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
-from ...shard.direct_send import EXTENSION, Direct
 from .body_stream import Body, SendingBody
+from .direct import EXTENSION, DirectSend
 from .jsonio import dumps
 
 type RawHeaders = list[tuple[bytes, bytes]]
@@ -57,7 +57,7 @@ class Exchange:
         self.started = False
         self.ended = False
         self._send = send
-        direct: Direct | None = scope.get("extensions", {}).get(EXTENSION)
+        direct: DirectSend | None = scope.get("extensions", {}).get(EXTENSION)
         self.direct = direct if direct is not None and direct.send == send else None
         """The server's extension, unless something between it and us has wrapped `send`."""
         self._always = always

@@ -220,3 +220,8 @@ def positions(value: Any, name: str) -> list[int] | list[list[int]]:
         value, name
     )
     return rows
+
+
+def overrides(value: Any, name: str) -> Any:
+    """Vectors in the place of tokens: for each prompt a list of them, or null."""
+    return list_of(nullable(list_of(list_of(number))))(value, name)

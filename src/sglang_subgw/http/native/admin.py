@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Final
 
-from ...errors import EngineUnavailable, RequestError, RequestRejected
+from ...errors import EngineUnavailable, RequestRejected
 from ..core.body import parse_object, read_body
-from ..core.endpoint import Services
 from ..core.exchange import Exchange
 from ..core.fields import Table, boolean, optional, refused, string
+from ..services import Services
 
 _FLUSHED: Final = (
     "Cache flushed.\nPlease check backend logs for more details. "
@@ -124,14 +124,3 @@ class Admin:
             await exchange.text(_FLUSHED)
         else:
             await exchange.text(answer.message or "Flush cache failed.\n", 400)
-
-
-def error_body(error: RequestError) -> dict[str, Any]:
-    """An error of a route without a form of its own: SGLang's general one."""
-    return {
-        "object": "error",
-        "message": str(error),
-        "type": str(error.status),
-        "param": error.param,
-        "code": error.status,
-    }

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from ...errors import RequestRejected
 from ..core.body import parse_object, read_body
-from ..core.endpoint import Handler, Services
+from ..core.endpoint import Handler
 from ..core.exchange import Exchange
 from ..core.fields import Table, boolean, integer, list_of, map_of, mapping, number, optional, required, string
+from ..services import Services
 
 type Form = Callable[[Any, dict[str, Any]], tuple[Any, int]]
 """A result and the request's fields as SGLang's body and status."""

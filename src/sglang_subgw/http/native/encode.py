@@ -7,8 +7,8 @@ import time
 from ...worker.requests.request import EmbeddingRequest
 from ..core.body import read_object
 from ..core.disconnect import UntilDisconnect
-from ..core.endpoint import Services
 from ..core.exchange import Exchange
+from ..services import Services
 from .encode_fields import ENGINE_SIDE, FIELDS, ONLY_THERE
 
 

@@ -13,8 +13,8 @@ from ..core.fields import (
     list_of,
     mapping,
     nullable,
-    number,
     optional,
+    overrides,
     positions,
     refused,
     single_or_list,
@@ -40,11 +40,6 @@ def _texts(value: Any, name: str) -> Any:
     if not value:
         raise RequestRejected(f"{name!r} must not be an empty array.", param=name)
     return list_of(single_or_list(string))(value, name)
-
-
-def overrides(value: Any, name: str) -> Any:
-    """Vectors in the place of tokens: for each prompt a list of them, or null."""
-    return list_of(nullable(list_of(list_of(number))))(value, name)
 
 
 FIELDS: Final = Table(

@@ -9,11 +9,11 @@ from ...errors import RequestError
 from ...worker.requests.request import GenerateRequest
 from ..core.body import read_object
 from ..core.disconnect import UntilDisconnect
-from ..core.endpoint import Services
 from ..core.exchange import JSON, Exchange
 from ..core.jsonio import dumps
 from ..core.sse import DONE, start_events
 from ..relay import relay
+from ..services import Services
 from .generate_events import GenerateEvents
 from .generate_fields import FIELDS
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from ...errors import RequestRejected
-from ..core.endpoint import Services
 from ..core.exchange import Exchange
+from ..services import Services
 
 _PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
 

@@ -9,8 +9,8 @@ from typing import Any
 from ...errors import RequestRejected
 from ...worker.answers.sample import Sample
 from ...worker.requests.request import GenerateRequest
-from ..core.endpoint import Services
 from ..core.exchange import RequestHeaders
+from ..services import Services
 from .chat_events import ChatEvents
 from .chat_prompt import ChatPrompt
 from .extras import hidden_states, metadata, sglext

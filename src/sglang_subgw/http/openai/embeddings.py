@@ -10,10 +10,20 @@ from typing import Any, Final
 from ...errors import EngineRejected, RequestRejected
 from ...worker.requests.request import EmbeddingRequest
 from ..core.disconnect import UntilDisconnect
-from ..core.endpoint import Services
 from ..core.exchange import Exchange
-from ..core.fields import Table, integer, nullable, optional, required, single_or_list, string, token_id_lists, wrong
-from ..native.encode_fields import overrides
+from ..core.fields import (
+    Table,
+    integer,
+    nullable,
+    optional,
+    overrides,
+    required,
+    single_or_list,
+    string,
+    token_id_lists,
+    wrong,
+)
+from ..services import Services
 from .models import resolve_model
 from .protocol import DEFAULT_MODEL
 from .reading import read_values

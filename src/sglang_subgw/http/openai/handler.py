@@ -11,11 +11,11 @@ from ...errors import RequestRejected
 from ...worker.answers.sample import Sample
 from ...worker.requests.request import GenerateRequest
 from ..core.disconnect import UntilDisconnect
-from ..core.endpoint import Services
 from ..core.exchange import Exchange, RequestHeaders
 from ..core.fields import Table
 from ..core.sse import DONE, start_events
 from ..relay import relay
+from ..services import Services
 from .logprobs import TokenBytes
 from .models import resolve_model
 from .reading import read_values

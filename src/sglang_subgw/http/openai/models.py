@@ -7,8 +7,8 @@ from typing import Any
 
 from ...contract import EngineContract
 from ...errors import RequestRejected
-from ..core.endpoint import Services
 from ..core.exchange import Exchange
+from ..services import Services
 from .protocol import DEFAULT_MODEL
 
 

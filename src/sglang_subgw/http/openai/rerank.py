@@ -9,9 +9,9 @@ from typing import Any, Final
 from ...errors import EngineRejected, RequestRejected
 from ...worker.requests.request import EmbeddingRequest
 from ..core.disconnect import UntilDisconnect
-from ..core.endpoint import Services
 from ..core.exchange import Exchange
 from ..core.fields import Table, at_least, boolean, list_of, optional, required, string
+from ..services import Services
 from .models import resolve_model
 from .protocol import DEFAULT_MODEL
 from .reading import read_values

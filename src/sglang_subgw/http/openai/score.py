@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from ...errors import RequestRejected
 from ..core.disconnect import UntilDisconnect
-from ..core.endpoint import Services
 from ..core.exchange import Exchange
 from ..core.fields import (
     Table,
@@ -22,6 +21,7 @@ from ..core.fields import (
     token_ids,
     wrong,
 )
+from ..services import Services
 from .models import resolve_model
 from .protocol import DEFAULT_MODEL
 from .reading import read_values

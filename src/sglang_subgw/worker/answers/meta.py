@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from ...contract import EngineContract
 from ...wire.message import TimeStats
+from .facts import AnswerFacts, SampleState
 from .logprobs import column
-
-if TYPE_CHECKING:
-    from .sample import Sample
-
 
 _MEDIA: Final = ("image_tokens", "audio_tokens", "video_tokens")
 _STATES: Final = {
@@ -29,30 +24,8 @@ _ROWS: Final = "sglang_subgw.rows"
 _PRESENT: Final = "sglang_subgw.present"
 
 
-@dataclass(slots=True, kw_only=True)
-class AnswerFacts:
-    """What every answer of an engine needs besides its own messages."""
-
-    weight_version: str = "default"
-    """That of the weights which the engine has now: it changes with them."""
-    enable_metrics: bool = False
-    speculative: bool = False
-    draft_tokens: int = 0
-    """Tokens per speculative step, the verified one included."""
-
-    @classmethod
-    def of(cls, contract: EngineContract) -> AnswerFacts:
-        """The facts in an engine's contract."""
-        return cls(
-            weight_version=contract.model.weight_version,
-            enable_metrics=contract.features.enable_metrics,
-            speculative=bool(contract.features.speculative_algorithm),
-            draft_tokens=int(contract.server_args.get("speculative_num_draft_tokens") or 0),
-        )
-
-
 def meta_info(
-    sample: Sample, facts: AnswerFacts, columns: dict[str, Any] | None, row: int, abort: dict[str, Any] | None
+    sample: SampleState, facts: AnswerFacts, columns: dict[str, Any] | None, row: int, abort: dict[str, Any] | None
 ) -> dict[str, Any]:
     """The `meta_info` of the sample's last message: a row of outputs, or an AbortReq that came back."""
     if abort is not None or columns is None:
@@ -76,7 +49,9 @@ def meta_info(
     return meta
 
 
-def counts(sample: Sample, facts: AnswerFacts, columns: dict[str, Any], row: int) -> tuple[int, tuple[Any, ...]] | None:
+def counts(
+    sample: SampleState, facts: AnswerFacts, columns: dict[str, Any], row: int
+) -> tuple[int, tuple[Any, ...]] | None:
     """Tokens so far, and all else that may differ between two answers of a sample that goes on.
 
     None where its `meta_info` holds more than that.
@@ -106,7 +81,7 @@ def _rows(columns: dict[str, Any]) -> list[tuple[int, tuple[Any, ...]]]:
     return list(zip(tokens, zip(*others, [present] * size, strict=True), strict=True))
 
 
-def embedding_meta(sample: Sample, facts: AnswerFacts, columns: dict[str, Any], row: int) -> dict[str, Any]:
+def embedding_meta(sample: SampleState, facts: AnswerFacts, columns: dict[str, Any], row: int) -> dict[str, Any]:
     """The `meta_info` of an embedding."""
     meta, stats = _begin(sample, facts, columns, row)
     if sample.finished:
@@ -117,7 +92,7 @@ def embedding_meta(sample: Sample, facts: AnswerFacts, columns: dict[str, Any], 
 
 
 def _begin(
-    sample: Sample, facts: AnswerFacts, columns: dict[str, Any], row: int
+    sample: SampleState, facts: AnswerFacts, columns: dict[str, Any], row: int
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """What every answer of the engine's begins with, and the scheduler's statistics of it."""
     meta: dict[str, Any] = {
@@ -147,7 +122,7 @@ def _present(columns: dict[str, Any]) -> frozenset[str]:
 
 
 def _add_optional(
-    meta: dict[str, Any], sample: Sample, columns: dict[str, Any], row: int, present: frozenset[str]
+    meta: dict[str, Any], sample: SampleState, columns: dict[str, Any], row: int, present: frozenset[str]
 ) -> None:
     if "weight_versions" in present and (spans := column(columns, "weight_versions", row)) is not None:
         _add_weight_versions(meta, spans, meta["completion_tokens"] or 0)
@@ -165,7 +140,7 @@ def _add_optional(
         meta["dp_rank"] = column(columns, "dp_ranks", row)
 
 
-def _of_abort(sample: Sample, facts: AnswerFacts, abort: dict[str, Any]) -> dict[str, Any]:
+def _of_abort(sample: SampleState, facts: AnswerFacts, abort: dict[str, Any]) -> dict[str, Any]:
     meta: dict[str, Any] = {
         "id": sample.public_id,
         "finish_reason": sample.finish_reason,
@@ -226,7 +201,7 @@ def _scheduler_times(stats: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_worker_times(
-    meta: dict[str, Any], sample: Sample, stats: dict[str, Any] | None, completion_tokens: int
+    meta: dict[str, Any], sample: SampleState, stats: dict[str, Any] | None, completion_tokens: int
 ) -> None:
     first = sample.first_at
     prefilled = (stats or {}).get("prefill_finished_time", 0.0)

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import EngineRejected, RequestError
+from .facts import AnswerFacts
 from .logprobs import Logprobs, column
-from .meta import AnswerFacts, counts, meta_info
+from .meta import counts, meta_info
 
 OUTPUT_LISTS = ("output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs")
 """Lists of meta_info that run along the output tokens: an incremental answer holds their new part only."""

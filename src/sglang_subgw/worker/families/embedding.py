@@ -9,7 +9,7 @@ from ...errors import RequestRejected
 from ...tokenization.tokenizer import ShardTokenizer
 from ...wire.outgoing.token_ids import packed
 from ..answers.embedding_sample import EmbeddingSample
-from ..answers.meta import AnswerFacts
+from ..answers.facts import AnswerFacts
 from ..requests.checks_embedding import check_embedding_request
 from ..requests.expand_embedding import EmbeddingPrompt, expand_embedding
 from ..requests.limits import check_positions, fit

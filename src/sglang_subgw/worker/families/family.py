@@ -7,7 +7,7 @@ from typing import ClassVar, TypedDict
 
 from ...contract import EngineContract
 from ...tokenization.tokenizer import ShardTokenizer
-from ..answers.meta import AnswerFacts
+from ..answers.facts import AnswerFacts
 from ..answers.sample import Sample
 from ..requests.plan import AnyPrompt, Plan
 from ..requests.ready import Ready

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ...contract import EngineContract
 from ...errors import RequestRejected
 from ...tokenization.tokenizer import ShardTokenizer
+from ..answers.facts import AnswerFacts
 from ..answers.logprobs import Logprobs
-from ..answers.meta import AnswerFacts
 from ..answers.sample import Sample
 from ..requests.build import BATCH_KIND, KIND, Builder
 from ..requests.checks import check_prompt, check_request
