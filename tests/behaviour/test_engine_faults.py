@@ -11,7 +11,7 @@ import pytest
 
 from sglang_subgw.config import GatewayConfig, Mode
 from sglang_subgw.errors import EngineDied
-from sglang_subgw.gateway import Gateway
+from sglang_subgw.gateway import ShardGateway
 from sglang_subgw.simulated import SimulatedEngineProcess
 from support.client import client, raw_request, read_until
 from support.stack import Stack, generate_body
@@ -74,7 +74,10 @@ def test_a_crash_of_the_engine_ends_everything_with_an_error(make_stack: Callabl
 
 def test_a_killed_engine_process_is_noticed(runtime_dir: Path, mode: Mode):
     config = GatewayConfig(shards=2, mode=mode, port=0, log_level="error")
-    with SimulatedEngineProcess(runtime_dir, "--step-seconds", "0.01") as engine, Gateway(engine, config) as gateway:
+    with (
+        SimulatedEngineProcess(runtime_dir, "--step-seconds", "0.01") as engine,
+        ShardGateway(engine, config) as gateway,
+    ):
         with client(gateway.address) as one:
             assert one.post("/generate", json=generate_body("abc", 3)).json()["text"] == "abc"
         stream = raw_request(gateway.address, "/generate", generate_body("abc", 4000, stream=True))

@@ -25,7 +25,7 @@ from sglang_subgw.config import GatewayConfig, Mode
 from sglang_subgw.contract.segment import NAME_PREFIX
 from sglang_subgw.engine.attach.published import PublishedEngine
 from sglang_subgw.errors import ShardStartError
-from sglang_subgw.gateway import Gateway
+from sglang_subgw.gateway import ShardGateway
 from sglang_subgw.simulated import SimulatedEngine
 from support.attached import CommandProcess, attached, simulated_owner
 from support.client import client
@@ -162,7 +162,7 @@ def test_15165_27190_38218_23627_the_engine_s_own_leader_killed_while_it_starts_
 
 def test_145_276_shards_are_not_bound_to_the_thread_that_started_the_gateway(mode: Mode, engine: SimulatedEngine):
     """The kernel's signal at a parent's death comes at the death of the parent's thread."""
-    gateway = Gateway(engine, GatewayConfig(mode=mode, shards=2, port=0, log_level="warning"))
+    gateway = ShardGateway(engine, GatewayConfig(mode=mode, shards=2, port=0, log_level="warning"))
     starter = threading.Thread(target=gateway.start)
     starter.start()
     starter.join()
@@ -227,7 +227,7 @@ def test_2289_1872_ctrl_c_while_an_application_starts_ends_it_with_128_and_the_s
 
 def test_a_start_that_is_cancelled_from_another_thread_fails_and_leaves_nothing(mode: Mode, engine: SimulatedEngine):
     for seconds in (0.0, 0.1):
-        gateway = Gateway(engine, GatewayConfig(mode=mode, port=0, app="support.apps.slow:app"))
+        gateway = ShardGateway(engine, GatewayConfig(mode=mode, port=0, app="support.apps.slow:app"))
         timer = threading.Timer(seconds, gateway.cancel_start)
         timer.start()
         with pytest.raises(ShardStartError, match="The start was stopped"):

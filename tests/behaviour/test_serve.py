@@ -10,7 +10,7 @@ import pytest
 
 from sglang_subgw.config import GatewayConfig
 from sglang_subgw.errors import ConfigError, ShardStartError
-from sglang_subgw.gateway import Gateway
+from sglang_subgw.gateway import ShardGateway
 from sglang_subgw.modes.choose import Choice
 from support.apps.coroutines import END
 from support.faults import until
@@ -77,7 +77,7 @@ def test_one_that_never_says_that_it_serves_fails_the_start_and_what_is_missing_
     config = GatewayConfig(serve=f"{APP}:never_ready", shards=1, mode=mode, start_timeout_seconds=2.0)
     said = r"not ready within 2 s, which a serve function is once it awaits engine.until_draining\(\)"
     # Chosen: the probe would have to be through in this time, too.
-    gateway = Gateway(make_engine(), config, choice=Choice(mode, "the test's"))
+    gateway = ShardGateway(make_engine(), config, choice=Choice(mode, "the test's"))
     with pytest.raises(ShardStartError, match=said):
         gateway.start()
 

@@ -14,7 +14,7 @@ from sglang_subgw.bench.report.findings import as_ratio, findings
 from sglang_subgw.bench.results import Variant, metrics, ratio, ties
 from sglang_subgw.bench.runner import Outcome
 from sglang_subgw.bench.scenarios import SCENARIOS, scenario
-from sglang_subgw.bench.system.memory import Memory
+from sglang_subgw.bench.system.memory import ProcessMemory
 from sglang_subgw.errors import ConfigError
 
 
@@ -45,10 +45,10 @@ def _run(**changes: object) -> Run:
         "seconds": 2.0,
         "groups": {"streams": group},
         "cpu": {"shards": 0.01, "load": 0.02},
-        "memory": {"shards": Memory(3_000_000, 2_000_000, 1_000_000)},
+        "memory": {"shards": ProcessMemory(3_000_000, 2_000_000, 1_000_000)},
         "balance": [600, 200],
         "start_seconds": (0.2, 0.3),
-        "memory_idle": {"shards": Memory(0, 0, 500_000)},
+        "memory_idle": {"shards": ProcessMemory(0, 0, 500_000)},
         "connections": 500,
     }
     return Run(**(fields | changes))  # type: ignore[arg-type]

@@ -17,10 +17,10 @@ from sglang_subgw.bench.wire_engine.frames import WORD, FrameMaker
 from sglang_subgw.bench.wire_engine.line import HEAD_SIZE, Line, framed
 from sglang_subgw.simulated.tokenizer import ByteTokenizer
 from sglang_subgw.simulated.wire.frames import frame_codec
-from sglang_subgw.simulated.wire.structs import Struct, make
+from sglang_subgw.simulated.wire.structs import StandIn, make
 
 
-def _request(rid: str) -> Struct:
+def _request(rid: str) -> StandIn:
     params = make("SamplingParams", max_new_tokens=9, stop_strs=[], stop_regex_strs=[], is_normalized=True)
     nothing: dict[str, Any] = dict.fromkeys(
         ("input_text", "input_embeds", "mm_inputs", "token_type_ids", "token_ids_logprob")

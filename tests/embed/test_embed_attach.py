@@ -17,7 +17,7 @@ import sglang_subgw
 from sglang_subgw.config import GatewayConfig, Mode
 from sglang_subgw.engine.attach.published import PublishedEngine
 from sglang_subgw.errors import ContractError, EngineUnavailable
-from sglang_subgw.gateway import Gateway
+from sglang_subgw.gateway import ShardGateway
 from sglang_subgw.simulated import SimulatedEngine, SimulatedEngineProcess
 from support.client import client
 from support.modes import needs
@@ -79,7 +79,7 @@ def test_several_at_once_beside_a_gateway_don_t_meet(engine: SimulatedEngine, pu
     async def run() -> list[str]:
         return await asyncio.gather(*(generated(published.name, f"<{i:02d}>", 20) for i in range(5)))
 
-    with Gateway(engine, GatewayConfig(shards=2, mode=mode, port=0, log_level="warning")) as gateway:
+    with ShardGateway(engine, GatewayConfig(shards=2, mode=mode, port=0, log_level="warning")) as gateway:
         assert asyncio.run(run()) == [echoed(f"<{i:02d}>", 20) for i in range(5)]
         with client(gateway.address) as one:
             assert one.post("/generate", json=generate_body("abc", 3)).json()["text"] == "abc"

@@ -16,7 +16,7 @@ import sglang_subgw
 from sglang_subgw.config import GatewayConfig, Mode
 from sglang_subgw.embed import gateway as embedded
 from sglang_subgw.errors import ConfigError, EngineDied, ModeUnavailable, StartStopped
-from sglang_subgw.gateway import Gateway as ShardGateway
+from sglang_subgw.gateway import ShardGateway
 from sglang_subgw.simulated import SimulatedEngine
 from support.client import async_client, client, raw_request, read_until
 from support.modes import needs

@@ -16,7 +16,7 @@ from sglang_subgw.config import GatewayConfig, Mode
 from sglang_subgw.engine.engine_loop import EngineLoop
 from sglang_subgw.engine.routes.address import AdminSocket
 from sglang_subgw.errors import ConfigError
-from sglang_subgw.gateway import Gateway
+from sglang_subgw.gateway import ShardGateway
 from sglang_subgw.simulated import SimulatedEngine
 from support.client import client
 from support.stack import generate_body
@@ -45,7 +45,7 @@ def config_of(mode: Mode, *routes: str, listen: str = "") -> GatewayConfig:
 
 
 def test_they_are_there_while_it_serves_and_are_its_own(engine: OwnedSimulation, mode: Mode) -> None:
-    with Gateway(engine, config_of(mode, "/flush_cache", "/pause_generation:tm")) as gateway:
+    with ShardGateway(engine, config_of(mode, "/flush_cache", "/pause_generation:tm")) as gateway:
         with client_of(gateway.admin_url) as admin:
             assert admin.post("/flush_cache").json()["success"]
             assert admin.post("/pause_generation", json={"mode": "in_place"}).status_code == 200
@@ -54,7 +54,7 @@ def test_they_are_there_while_it_serves_and_are_its_own(engine: OwnedSimulation,
             # What the shards serve at this path is SGLang's own route.
             assert public.get("/flush_cache").text.startswith("Cache flushed.")
         url = gateway.admin_url
-        with Gateway(engine, config_of(mode, "/flush_cache")) as other, client_of(other.admin_url) as admin:
+        with ShardGateway(engine, config_of(mode, "/flush_cache")) as other, client_of(other.admin_url) as admin:
             assert other.admin_url != url
             assert admin.post("/flush_cache").json()["success"]
     assert gateway.admin_url == ""
@@ -63,7 +63,7 @@ def test_they_are_there_while_it_serves_and_are_its_own(engine: OwnedSimulation,
 
 def test_one_that_is_not_there_fails_the_start_before_any_shard(engine: OwnedSimulation, mode: Mode) -> None:
     sock = AdminSocket.bind("0")
-    gateway = Gateway(engine, config_of(mode, "/flush_cach", listen="0"), admin_socket=sock)
+    gateway = ShardGateway(engine, config_of(mode, "/flush_cach", listen="0"), admin_socket=sock)
     with pytest.raises(ConfigError, match="flush_cach of sglang.Engine is no such method. Did you mean flush_cache?"):
         gateway.start()
     assert gateway.shards == []
@@ -72,6 +72,6 @@ def test_one_that_is_not_there_fails_the_start_before_any_shard(engine: OwnedSim
 
 def test_an_engine_of_another_process_has_none(runtime_dir: Path, mode: Mode) -> None:
     with SimulatedEngine(runtime_dir) as simulated:
-        gateway = Gateway(simulated, config_of(mode, "/flush_cache"))
+        gateway = ShardGateway(simulated, config_of(mode, "/flush_cache"))
         with pytest.raises(ConfigError, match="need the engine in their own process, and it is in another"):
             gateway.start()

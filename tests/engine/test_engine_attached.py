@@ -18,7 +18,7 @@ from sglang_subgw.engine.attach import attachable, attached
 from sglang_subgw.engine.attach.attached import AttachedEngine
 from sglang_subgw.engine.attach.published import PublishedEngine
 from sglang_subgw.errors import ContractError
-from sglang_subgw.gateway import Gateway
+from sglang_subgw.gateway import ShardGateway
 from sglang_subgw.simulated import SimulatedEngine, SimulatedEngineProcess
 from support.modes import needs
 from support.stack import generate_body
@@ -135,8 +135,8 @@ def test_gateways_side_by_side_on_one_engine_keep_to_themselves(engine: Simulate
     config = GatewayConfig(shards=2, mode="subinterp", port=0, log_level="warning")
     with (
         AttachedEngine.attach(published.name) as found,
-        Gateway(engine, config) as own,
-        Gateway(found, config) as other,
+        ShardGateway(engine, config) as own,
+        ShardGateway(found, config) as other,
     ):
         assert own.contract.gateway_id != other.contract.gateway_id
         assert len(set(engine.registered)) == 4

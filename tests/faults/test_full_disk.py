@@ -14,7 +14,7 @@ import pytest
 
 from sglang_subgw.config import GatewayConfig, Mode
 from sglang_subgw.errors import ShardStartError, StorageError
-from sglang_subgw.gateway import Gateway
+from sglang_subgw.gateway import ShardGateway
 from sglang_subgw.gateway.runtime import make_runtime_dir
 from sglang_subgw.modes import images
 from sglang_subgw.simulated import SimulatedEngine
@@ -79,9 +79,9 @@ def test_a_seat_that_can_not_be_written_is_an_error_and_is_free_for_the_next(
             pytest.raises(StorageError, match=rf"{runtime_dir}: No space left.*{TO_DO}"),
         ):
             patched.setattr(Path, "write_text", no_space)
-            Gateway(engine, config).start()
+            ShardGateway(engine, config).start()
         assert list((runtime_dir / "g0").iterdir()) == []
-        with Gateway(engine, config) as gateway:
+        with ShardGateway(engine, config) as gateway:
             assert gateway.contract.wire.socket_dir == str(runtime_dir / "g0")
 
 
@@ -136,5 +136,5 @@ def test_copies_that_can_not_be_made_fail_the_gateway_s_start_with_the_reason_ev
         rf"Shard 0 failed: A copy of \S+\.so, .* can't be written to {runtime_dir}/g0/images: Not a directory\. {TO_DO}"
     )
     with SimulatedEngine(runtime_dir) as engine, pytest.raises(ShardStartError, match=said):
-        Gateway(engine, config).start()
+        ShardGateway(engine, config).start()
     assert not list((runtime_dir / "g0").iterdir())

@@ -17,7 +17,7 @@ from sglang_subgw.contract import EngineContract
 from sglang_subgw.engine.attach.published import PublishedEngine
 from sglang_subgw.engine.services.watcher import Watcher
 from sglang_subgw.errors import EngineDied
-from sglang_subgw.gateway import Gateway
+from sglang_subgw.gateway import ShardGateway
 from sglang_subgw.simulated import SimulatedEngine
 from support.attached import attached
 from support.client import raw_request, read_until
@@ -106,7 +106,7 @@ def test_a_router_that_ends_ends_all_requests_with_503_within_5_s_and_the_gatewa
 ):
     end, reason = END[how]
     config = GatewayConfig(mode=mode, shards=2, port=0, log_level="error")
-    with watched(runtime_dir) as (engine, router, watcher), Gateway(engine, config) as gateway:
+    with watched(runtime_dir) as (engine, router, watcher), ShardGateway(engine, config) as gateway:
         assert watcher.router_alive()
         plain = raw_request(gateway.address, "/generate", generate_body("abc", 4000, ignore_eos=True))
         streams = [

@@ -11,7 +11,7 @@ import pytest
 from sglang_subgw.config import GatewayConfig, Mode
 from sglang_subgw.contract.segment import NAME_PREFIX
 from sglang_subgw.errors import ContractError
-from sglang_subgw.gateway import Gateway
+from sglang_subgw.gateway import ShardGateway
 from sglang_subgw.simulated import SimulatedEngine
 from support.attached import simulated_owner
 from support.mounts import tiny
@@ -41,9 +41,9 @@ def test_a_start_without_shared_memory_is_a_contract_error_and_leaves_nothing(
         with pytest.raises(
             ContractError, match=r"No shared memory of \d+ bytes .*No space left.* Free space in /dev/shm"
         ):
-            Gateway(engine, GatewayConfig(mode=mode, port=0, log_level="warning")).start()
+            ShardGateway(engine, GatewayConfig(mode=mode, port=0, log_level="warning")).start()
         monkeypatch.undo()
         assert not list(Path("/dev/shm").glob(f"{NAME_PREFIX}{os.getpid()}_*"))
         assert engine.registered == []
-        with Gateway(engine, GatewayConfig(mode=mode, port=0, log_level="warning", shards=1)) as gateway:
+        with ShardGateway(engine, GatewayConfig(mode=mode, port=0, log_level="warning", shards=1)) as gateway:
             assert gateway.shards[0]["state"] == "ready"

@@ -17,7 +17,7 @@ import pytest
 from sglang_subgw.config import SHARD_MODES, GatewayConfig, Mode
 from sglang_subgw.contract import ShardState
 from sglang_subgw.errors import EngineDied, ModeUnavailable, ShardFailed, ShardStartError
-from sglang_subgw.gateway import Gateway
+from sglang_subgw.gateway import ShardGateway
 from sglang_subgw.simulated import SimulatedEngine
 from sglang_subgw.tokenization.tokenizer import INLINE_CHARACTERS
 from support.modes import needs
@@ -44,7 +44,7 @@ def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
         time.sleep(0.005)
 
 
-def generate(gateway: Gateway, tokens: int = 4, **fields) -> httpx.Response:
+def generate(gateway: ShardGateway, tokens: int = 4, **fields) -> httpx.Response:
     body = {"text": "hello world", "sampling_params": {"max_new_tokens": tokens, "ignore_eos": True}, **fields}
     return httpx.post(f"{gateway.urls[0]}/generate", json=body, timeout=30)
 
@@ -52,7 +52,7 @@ def generate(gateway: Gateway, tokens: int = 4, **fields) -> httpx.Response:
 class Stream(threading.Thread):
     """A long stream in a thread: its events, and its shard."""
 
-    def __init__(self, gateway: Gateway, tokens: int) -> None:
+    def __init__(self, gateway: ShardGateway, tokens: int) -> None:
         super().__init__()
         self.gateway, self.tokens = gateway, tokens
         self.events: list[str] = []
@@ -80,7 +80,7 @@ class Stream(threading.Thread):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_it_serves_is_drained_and_leaves_the_engine_running(engine, mode):
-    with Gateway(engine, config(mode=mode)) as gateway:
+    with ShardGateway(engine, config(mode=mode)) as gateway:
         assert [shard["state"] for shard in gateway.shards] == ["ready", "ready"]
         assert generate(gateway).status_code == 200
         gateway.drain()
@@ -96,7 +96,7 @@ def test_twice_in_one_process_one_after_the_other_and_from_a_thread(engine, mode
     statuses = []
 
     def run() -> None:
-        with Gateway(engine, config(mode=mode, shards=1)) as gateway:
+        with ShardGateway(engine, config(mode=mode, shards=1)) as gateway:
             statuses.append(generate(gateway).status_code)
 
     run()
@@ -108,7 +108,7 @@ def test_twice_in_one_process_one_after_the_other_and_from_a_thread(engine, mode
 
 def test_from_within_a_running_loop(engine):
     async def main() -> int:
-        with Gateway(engine, config(shards=1)) as gateway:
+        with ShardGateway(engine, config(shards=1)) as gateway:
             async with httpx.AsyncClient() as client:
                 answer = await client.post(f"{gateway.urls[0]}/generate", json={"text": "hello"})
             return answer.status_code
@@ -118,7 +118,7 @@ def test_from_within_a_running_loop(engine):
 
 def test_public_bugs_18_library_use_installs_no_signal_handlers(engine):
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD)]
-    with Gateway(engine, config(shards=1)):
+    with ShardGateway(engine, config(shards=1)):
         now = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD)]
     assert now == before
 
@@ -135,27 +135,27 @@ def test_a_module_that_can_not_load_in_a_subinterpreter_is_named(engine):
     pytest.importorskip("fastapi")
     without = config(mode=Mode.SUBINTERP, images="auto,-pydantic_core", app="support.apps.fast:app")
     with pytest.raises(ModeUnavailable, match="pydantic_core"):
-        Gateway(engine, without).start()
+        ShardGateway(engine, without).start()
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_an_engine_that_does_not_answer_fails_the_start_with_that_reason(engine, mode):
     engine.set_faults(router_silent=True)
-    gateway = Gateway(engine, config(mode=mode, health_timeout_seconds=0.5))
+    gateway = ShardGateway(engine, config(mode=mode, health_timeout_seconds=0.5))
     with pytest.raises(ShardStartError, match=r"did not answer the shard's first request within 0\.5 s"):
         gateway.start()
 
 
 def test_a_shard_that_starts_too_slowly_is_said_to(engine):
     engine.set_faults(router_silent=True)
-    gateway = Gateway(engine, config(mode=Mode.PROCESS, start_timeout_seconds=1.0))
+    gateway = ShardGateway(engine, config(mode=Mode.PROCESS, start_timeout_seconds=1.0))
     with pytest.raises(ShardStartError, match=r"not ready within 1 s"):
         gateway.start()
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_dead_engine_ends_what_runs_with_503_and_the_gateway_with_its_reason(engine, mode):
-    with Gateway(engine, config(mode=mode)) as gateway:
+    with ShardGateway(engine, config(mode=mode)) as gateway:
         stream = Stream(gateway, tokens=3000)
         engine.crash("scheduler_0 was killed by SIGKILL")
         stream.join(5)
@@ -169,7 +169,7 @@ def test_a_dead_engine_ends_what_runs_with_503_and_the_gateway_with_its_reason(e
 
 
 def test_a_killed_process_shard_comes_back_and_harms_no_other_stream(engine):
-    with Gateway(engine, config(mode=Mode.PROCESS)) as gateway:
+    with ShardGateway(engine, config(mode=Mode.PROCESS)) as gateway:
         streams = [Stream(gateway, tokens=300) for _ in range(2)]
         victim, other = streams
         assert victim.shard != other.shard
@@ -197,7 +197,7 @@ def test_no_thread_of_a_library_outlives_a_shard(engine: SimulatedEngine, text: 
         return len(list(Path("/proc/self/task").iterdir()))
 
     before = threads()
-    with Gateway(engine, config(mode=Mode.SUBINTERP, shards=1)) as gateway:
+    with ShardGateway(engine, config(mode=Mode.SUBINTERP, shards=1)) as gateway:
         for generation in (1, 2, 3):
             until(lambda wanted=generation: gateway.shards[0]["generation"] == wanted)
             until(lambda: gateway.shards[0]["state"] == "ready")
@@ -207,7 +207,7 @@ def test_no_thread_of_a_library_outlives_a_shard(engine: SimulatedEngine, text: 
 
 
 def test_a_shard_that_keeps_dying_fails_the_gateway_with_the_reason(engine):
-    with Gateway(engine, config(mode=Mode.PROCESS, shards=1)) as gateway:
+    with ShardGateway(engine, config(mode=Mode.PROCESS, shards=1)) as gateway:
 
         def killed_or_ended() -> bool:
             shard = gateway.shards[0]
@@ -224,7 +224,7 @@ def test_a_shard_that_keeps_dying_fails_the_gateway_with_the_reason(engine):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_stream_that_fits_into_the_drain_finishes(engine, mode):
-    with Gateway(engine, config(mode=mode)) as gateway:
+    with ShardGateway(engine, config(mode=mode)) as gateway:
         stream = Stream(gateway, tokens=100)
         gateway.drain(30)
         stream.join()
@@ -235,7 +235,7 @@ def test_a_stream_that_fits_into_the_drain_finishes(engine, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_stream_that_does_not_fit_ends_with_an_error_that_says_why(engine, mode):
-    with Gateway(engine, config(mode=mode)) as gateway:
+    with ShardGateway(engine, config(mode=mode)) as gateway:
         stream = Stream(gateway, tokens=3000)
         gateway.drain(1)
         stream.join()
@@ -246,7 +246,7 @@ def test_a_stream_that_does_not_fit_ends_with_an_error_that_says_why(engine, mod
 
 @pytest.mark.parametrize("mode", MODES)
 def test_an_engine_that_dies_during_a_drain_ends_what_runs_with_its_reason(engine, mode):
-    with Gateway(engine, config(mode=mode)) as gateway:
+    with ShardGateway(engine, config(mode=mode)) as gateway:
         stream = Stream(gateway, tokens=3000)
         gateway.begin_drain(60)
         until(lambda: {shard["state"] for shard in gateway.shards} == {"draining"})
@@ -259,7 +259,7 @@ def test_an_engine_that_dies_during_a_drain_ends_what_runs_with_its_reason(engin
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_second_drain_does_not_wait_for_the_first(engine, mode):
-    with Gateway(engine, config(mode=mode)) as gateway:
+    with ShardGateway(engine, config(mode=mode)) as gateway:
         stream = Stream(gateway, tokens=3000)
         gateway.begin_drain(60)
         until(lambda: {shard["state"] for shard in gateway.shards} == {"draining"})
@@ -272,7 +272,7 @@ def test_a_second_drain_does_not_wait_for_the_first(engine, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_stop_ends_now_and_may_be_called_twice(engine, mode):
-    gateway = Gateway(engine, config(mode=mode))
+    gateway = ShardGateway(engine, config(mode=mode))
     gateway.start()
     stream = Stream(gateway, tokens=3000)
     gateway.stop()
@@ -285,7 +285,7 @@ def test_stop_ends_now_and_may_be_called_twice(engine, mode):
 @pytest.mark.parametrize("mode", MODES)
 def test_shards_start_again_one_by_one_under_load_with_no_failed_request(engine, mode):
     """Kept-alive connections move to another shard; a stream is finished by the shard that began it."""
-    with Gateway(engine, config(mode=mode, drain_timeout_seconds=20)) as gateway:
+    with ShardGateway(engine, config(mode=mode, drain_timeout_seconds=20)) as gateway:
         stream = Stream(gateway, tokens=100)
         failures: list[str] = []
         served = [0]
@@ -322,7 +322,7 @@ def test_shards_start_again_one_by_one_under_load_with_no_failed_request(engine,
 
 
 def test_a_single_shard_starts_again_with_no_failed_request(engine):
-    with Gateway(engine, config(mode=Mode.PROCESS, shards=1)) as gateway, httpx.Client(timeout=30) as client:
+    with ShardGateway(engine, config(mode=Mode.PROCESS, shards=1)) as gateway, httpx.Client(timeout=30) as client:
         assert client.post(f"{gateway.urls[0]}/generate", json={"text": "hello"}).status_code == 200
         gateway.restart_shards()
         until(lambda: gateway.shards[0]["state"] != "ready")
@@ -333,7 +333,7 @@ def test_a_single_shard_starts_again_with_no_failed_request(engine):
 
 def test_a_stalled_process_shard_is_reported_avoided_and_killed(engine, caplog):
     limits = {"stall_seconds": 0.7, "stall_kill_seconds": 3.0}
-    with Gateway(engine, config(mode=Mode.PROCESS, **limits)) as gateway:
+    with ShardGateway(engine, config(mode=Mode.PROCESS, **limits)) as gateway:
         victim = gateway.shards[0]["pid"]
         os.kill(victim, signal.SIGSTOP)
         until(lambda: "Shard 0 is stalled" in caplog.text)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from http_fakes import FakeEngine, client_of, contract
 
-from sglang_subgw.http.core.fields import Table
+from sglang_subgw.http.core.fields import FieldTable
 from sglang_subgw.http.openai.protocol import CHAT, COMPLETION
 from sglang_subgw.http.openai.sampling import SamplingFields
 from sglang_subgw.simulated.wire.schema import field_lists
@@ -51,7 +51,7 @@ def test_defaults() -> None:
 
 
 @pytest.mark.parametrize("table", [CHAT, COMPLETION])
-def test_what_an_engine_does_anyway_is_not_sent_unless_it_prefers_something_else(table: Table) -> None:
+def test_what_an_engine_does_anyway_is_not_sent_unless_it_prefers_something_else(table: FieldTable) -> None:
     facts = contract()
     facts = replace(facts, wire=replace(facts.wire, schema=field_lists()))
     prompt = {"messages": [{"role": "user", "content": "a"}]} if table is CHAT else {"prompt": "a"}

@@ -17,7 +17,7 @@ from number_models import build
 
 from sglang_subgw.config import GatewayConfig, Mode
 from sglang_subgw.engine.launch.launch import launch
-from sglang_subgw.gateway import Gateway
+from sglang_subgw.gateway import ShardGateway
 from support.client import client_per_shard
 
 type Call = tuple[str, dict[str, Any]]
@@ -129,7 +129,7 @@ def main(kind: str, runtime_dir: Path, model_dir: Path) -> dict[str, Any]:
         for mode in MODES:
             settings = {"host": "127.0.0.1", "port": 0, "log_level": "warning", "mode": mode, "shards": SHARDS}
             config = GatewayConfig(app="support.apps.numbers:app", **settings)
-            with Gateway(engine, config) as gateway, client_per_shard(gateway.address, SHARDS) as clients:
+            with ShardGateway(engine, config) as gateway, client_per_shard(gateway.address, SHARDS) as clients:
                 out[str(mode)] = [[of_shard(client, *call) for call in calls] for client in clients]
         out["mixed"] = mixed(engine, kind)
     return out

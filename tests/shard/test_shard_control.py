@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from sglang_subgw.errors import EngineUnavailable
-from sglang_subgw.worker.control import Control
+from sglang_subgw.worker.control import ControlClient
 
 
 class Engine:
     def __init__(self, ranks: int = 1) -> None:
         self.sent: list[str] = []
-        self.control = Control(lambda kind, fields: self.sent.append(kind), ranks)
+        self.control = ControlClient(lambda kind, fields: self.sent.append(kind), ranks)
 
     def ask(self, timeout: float = 5.0, kind: str = "Q") -> asyncio.Task[list[dict[str, Any]]]:
         return asyncio.create_task(self.control.ask(kind, {}, f"{kind}Answer", timeout))

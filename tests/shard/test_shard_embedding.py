@@ -11,8 +11,8 @@ from shard_values import CONTEXT_LENGTH, VOCAB_SIZE, contract
 
 from sglang_subgw.errors import RequestRejected
 from sglang_subgw.worker.answers.facts import AnswerFacts
-from sglang_subgw.worker.families.embedding import Embedding
-from sglang_subgw.worker.requests.plan import MAX_ANSWERS, Plan
+from sglang_subgw.worker.families.embedding import EmbeddingFamily
+from sglang_subgw.worker.requests.plan import MAX_ANSWERS, RequestPlan
 from sglang_subgw.worker.requests.request import EmbeddingRequest
 
 
@@ -38,12 +38,12 @@ class Bytes:
         return out
 
 
-def family(*, model: dict[str, Any] | None = None, **features: Any) -> Embedding:
+def family(*, model: dict[str, Any] | None = None, **features: Any) -> EmbeddingFamily:
     facts = contract(model={"is_generation": False, **(model or {})}, **features)
-    return Embedding(facts, Bytes(), AnswerFacts(), "ipc:///own")  # type: ignore[arg-type]
+    return EmbeddingFamily(facts, Bytes(), AnswerFacts(), "ipc:///own")  # type: ignore[arg-type]
 
 
-def prepared(made: Embedding, **fields: Any) -> tuple[Plan[Any], list[dict[str, Any]]]:
+def prepared(made: EmbeddingFamily, **fields: Any) -> tuple[RequestPlan[Any], list[dict[str, Any]]]:
     """The plan of a request, and its prompts' messages."""
     request = EmbeddingRequest(**fields)
     plan = made.plan(request)

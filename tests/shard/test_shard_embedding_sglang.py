@@ -19,7 +19,7 @@ from sglang_subgw.errors import RequestRejected
 from sglang_subgw.wire.codec import codec_for
 from sglang_subgw.worker.answers.embedding_sample import EmbeddingSample
 from sglang_subgw.worker.answers.facts import AnswerFacts
-from sglang_subgw.worker.families.embedding import Embedding
+from sglang_subgw.worker.families.embedding import EmbeddingFamily
 from sglang_subgw.worker.requests.request import EmbeddingRequest
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(240)]
@@ -48,7 +48,7 @@ def contract_of(*, model: dict[str, Any] | None = None, **features: Any) -> Any:
 
 def own_frames(facts: Any, request: EmbeddingRequest, codec: str) -> list[bytes]:
     """The frames that a shard sends for a request, one per prompt."""
-    family = Embedding(facts, Tokens(), AnswerFacts(), ENDPOINT)  # type: ignore[arg-type]
+    family = EmbeddingFamily(facts, Tokens(), AnswerFacts(), ENDPOINT)  # type: ignore[arg-type]
     ready = asyncio.run(family.prepare(request, family.plan(request)))
     encoder = codec_for(dataclasses.replace(facts.wire, codec=codec))
     return [encoder.encode(family.kind, item.message("r")) for item in ready]

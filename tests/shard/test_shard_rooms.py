@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from sglang_subgw.coordination.bootstrap_rooms import ROOMS_NAME, Rooms
+from sglang_subgw.coordination.bootstrap_rooms import ROOMS_NAME, BootstrapRooms
 from sglang_subgw.errors import EngineUnavailable, RequestRejected
 
 LAST = 2**63 - 1
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> tuple[Rooms, Rooms]:
-    return Rooms(str(tmp_path)), Rooms(str(tmp_path))
+def two(tmp_path: Path) -> tuple[BootstrapRooms, BootstrapRooms]:
+    return BootstrapRooms(str(tmp_path)), BootstrapRooms(str(tmp_path))
 
 
-def test_a_room_has_one_user(two: tuple[Rooms, Rooms]) -> None:
+def test_a_room_has_one_user(two: tuple[BootstrapRooms, BootstrapRooms]) -> None:
     one, other = two
     one.claim([1, LAST])
     for rooms in (one, other):
@@ -32,7 +32,7 @@ def test_a_room_has_one_user(two: tuple[Rooms, Rooms]) -> None:
     other.close()
 
 
-def test_what_was_not_claimed_is_not_given_back(two: tuple[Rooms, Rooms]) -> None:
+def test_what_was_not_claimed_is_not_given_back(two: tuple[BootstrapRooms, BootstrapRooms]) -> None:
     one, other = two
     one.claim([3])
     other.release([3])
@@ -46,7 +46,7 @@ def test_what_was_not_claimed_is_not_given_back(two: tuple[Rooms, Rooms]) -> Non
 
 
 def test_no_file_is_there_where_no_room_is(tmp_path: Path) -> None:
-    rooms = Rooms(str(tmp_path))
+    rooms = BootstrapRooms(str(tmp_path))
     rooms.claim([])
     rooms.release([])
     rooms.close()
@@ -63,7 +63,7 @@ print(flush=True)
 sys.stdin.read()
 """
     process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    rooms = Rooms(str(tmp_path))
+    rooms = BootstrapRooms(str(tmp_path))
     with process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -75,7 +75,7 @@ sys.stdin.read()
 
 
 def test_a_directory_that_is_gone_is_named(tmp_path: Path) -> None:
-    rooms = Rooms(str(tmp_path / "gone"))
+    rooms = BootstrapRooms(str(tmp_path / "gone"))
     with pytest.raises(EngineUnavailable, match="gone/rooms"):
         rooms.claim([1])
     rooms.close()

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import httpx
 
-from sglang_subgw.simulated.control import Control
+from sglang_subgw.simulated.control import ControlPlane
 
 from .stack import Stack, generate_body
 
@@ -44,7 +44,7 @@ class Caller:
         self._count = 0
 
     @property
-    def control(self) -> Control:
+    def control(self) -> ControlPlane:
         """What the engine has seen and done."""
         return self.stack.engine.control
 

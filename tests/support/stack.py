@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from sglang_subgw.config import GatewayConfig, Mode
-from sglang_subgw.gateway import Gateway
+from sglang_subgw.gateway import ShardGateway
 from sglang_subgw.simulated import SimulatedEngine
 
 from .client import Address, client, client_per_shard, events
@@ -20,7 +20,7 @@ from .client import Address, client, client_per_shard, events
 class Stack:
     """One engine, one gateway, and the requests a test sends to them."""
 
-    def __init__(self, engine: SimulatedEngine, gateway: Gateway) -> None:
+    def __init__(self, engine: SimulatedEngine, gateway: ShardGateway) -> None:
         self.engine = engine
         self.gateway = gateway
 
@@ -109,7 +109,7 @@ def running_stack(
     settings = {"host": "127.0.0.1", "port": 0, "log_level": "warning", "mode": mode, "shards": shards}
     with ExitStack() as ends:
         simulated = ends.enter_context(SimulatedEngine(runtime_dir, **engine))
-        gateway = ends.enter_context(Gateway(simulated, GatewayConfig(**(settings | (config or {})))))
+        gateway = ends.enter_context(ShardGateway(simulated, GatewayConfig(**(settings | (config or {})))))
         yield Stack(simulated, gateway)
 
 

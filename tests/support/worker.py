@@ -11,7 +11,7 @@ import zmq
 from sglang_subgw.contract import EngineContract
 from sglang_subgw.simulated.wire.frames import frame_codec
 from sglang_subgw.simulated.wire.schema import structs
-from sglang_subgw.simulated.wire.structs import Struct, make
+from sglang_subgw.simulated.wire.structs import StandIn, make
 
 _REQUEST_FIELDS = structs()["TokenizedGenerateReqInput"].types.keys()
 
@@ -32,7 +32,7 @@ class PlainWorker:
         """Send one message, with this worker's address unless another is given."""
         self.send_frame(self.codec.encode(make(kind, **fields)))
 
-    def ask(self, kind: str, /, **fields: Any) -> Struct:
+    def ask(self, kind: str, /, **fields: Any) -> StandIn:
         """Send a control message and receive the next message."""
         self.send(kind, http_worker_ipc=self.endpoint, **fields)
         return self.receive()
@@ -46,7 +46,7 @@ class PlainWorker:
         assert self._pull.poll(5000), "nothing came from the engine"
         return self._pull.recv()
 
-    def receive(self) -> Struct:
+    def receive(self) -> StandIn:
         """The next message."""
         return self.codec.decode(self.receive_frame())
 
@@ -54,7 +54,7 @@ class PlainWorker:
         """Send one request; keywords that aren't its fields are sampling parameters."""
         self.send_frame(self.codec.encode(self.request(rid, prompt, **fields)))
 
-    def request(self, rid: str, prompt: str | list[int], **fields: Any) -> Struct:
+    def request(self, rid: str, prompt: str | list[int], **fields: Any) -> StandIn:
         """A well-formed request."""
         ids = list(prompt.encode()) if isinstance(prompt, str) else prompt
         request: dict[str, Any] = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sglang_subgw.simulated.wire.frames import frame_codec
 from sglang_subgw.simulated.wire.schema import field_lists
-from sglang_subgw.simulated.wire.structs import TimeStats as SchedulerTimeStats
+from sglang_subgw.simulated.wire.structs import StandInTimeStats as SchedulerTimeStats
 from sglang_subgw.simulated.wire.structs import make
 from sglang_subgw.wire.codec import Codec
 from sglang_subgw.wire.incoming import repeated

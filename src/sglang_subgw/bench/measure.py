@@ -13,7 +13,7 @@ from .load.histogram import Histogram
 from .load.workload import Group, Workload
 from .system import cpu
 from .system.child import Child
-from .system.memory import Memory
+from .system.memory import ProcessMemory
 from .targets.base import Target
 
 LOAD: Final = "load"
@@ -53,10 +53,10 @@ class Run:
     groups: dict[str, GroupResult]
     cpu: dict[str, float]
     """Processor seconds by part, of this run alone."""
-    memory: dict[str, Memory]
+    memory: dict[str, ProcessMemory]
     balance: list[int]
     start_seconds: tuple[float, ...]
-    memory_idle: dict[str, Memory] = field(default_factory=dict)
+    memory_idle: dict[str, ProcessMemory] = field(default_factory=dict)
     """Before the load."""
     connections: int = 0
 

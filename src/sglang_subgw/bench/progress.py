@@ -9,7 +9,7 @@ from typing import Self, TextIO
 _WIDTH = 24
 
 
-class Bar:
+class ProgressBar:
     """A context in which `turn` and `phase` say what goes on."""
 
     def __init__(self, stream: TextIO = sys.stderr) -> None:

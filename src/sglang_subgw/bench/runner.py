@@ -23,7 +23,7 @@ from .targets.servers import Remote, Stock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BenchPlan:
     """What to measure, and how often; empty modes and shards are the scenario's."""
 
     engine: str = "sglang"
@@ -65,7 +65,7 @@ class Outcome:
 class Bench:
     """A context in which scenarios run; what is slow to start stays up between them."""
 
-    def __init__(self, plan: Plan, *, on_phase: Callable[[str], None]) -> None:
+    def __init__(self, plan: BenchPlan, *, on_phase: Callable[[str], None]) -> None:
         self._plan = plan
         self._on_phase = on_phase
         self._stack = ExitStack()

@@ -6,10 +6,10 @@ import os
 import shlex
 
 from ..contract import EngineContract
-from ..gateway import Gateway
+from ..gateway import ShardGateway
 
 
-def banner(gateway: Gateway, seconds: float) -> str:
+def banner(gateway: ShardGateway, seconds: float) -> str:
     """The text printed when all shards are ready."""
     contract, config = gateway.engine.contract, gateway.config
     starts = gateway.start_seconds()
@@ -27,7 +27,7 @@ def _admin_line(url: str) -> str:
     return f"  admin     {url}\n" if url else ""
 
 
-def _to_try(gateway: Gateway) -> str:
+def _to_try(gateway: ShardGateway) -> str:
     base, model = gateway.urls[0], gateway.engine.contract.model.served_model_name
     curl = "curl -s"
     if base.startswith("unix:"):

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..bench.load.workload import FORMATS
-from ..bench.progress import Bar
+from ..bench.progress import ProgressBar
 from ..bench.report.table import render
 from ..bench.report.write import write_report
-from ..bench.runner import Bench, Outcome, Plan
+from ..bench.runner import Bench, BenchPlan, Outcome
 from ..bench.scenarios import SCENARIOS, Scenario, scenario
 from ..bench.system import machine
 from ..bench.targets.servers import sglang_version
@@ -47,12 +47,12 @@ def bench(argv: Sequence[str]) -> int:
     return run("warning", lambda _: _bench(plan, chosen, options.out))
 
 
-def _bench(plan: Plan, chosen: Sequence[Scenario], directory: str | None) -> int:
+def _bench(plan: BenchPlan, chosen: Sequence[Scenario], directory: str | None) -> int:
     about = machine.describe()
     print(machine.line(about), flush=True)
     results: list[tuple[Scenario, list[Outcome]]] = []
     page = None
-    with Bar() as bar, Bench(plan, on_phase=bar.phase) as running:
+    with ProgressBar() as bar, Bench(plan, on_phase=bar.phase) as running:
         for one in chosen:
             outcomes = running.run(one, bar.turn)
             bar.clear()
@@ -66,7 +66,7 @@ def _bench(plan: Plan, chosen: Sequence[Scenario], directory: str | None) -> int
     return 0
 
 
-def _plan(options: argparse.Namespace) -> Plan:
+def _plan(options: argparse.Namespace) -> BenchPlan:
     engine = options.engine or ("sglang" if find_spec("sglang") else "wire")
     if engine != "wire" and find_spec("sglang") is None:
         raise ConfigError(f"--engine {engine} needs SGLang, which isn't installed.", hint="--engine wire does not.")
@@ -79,7 +79,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     for python in options.sglang_python or ():
         # Now, not after the half minute that an engine takes to start.
         sglang_version(python)
-    return Plan(
+    return BenchPlan(
         engine=engine,
         modes=_choices("--modes", options.modes, [mode.value for mode in SHARD_MODES]),
         shards=tuple(_number("--shards", part) for part in options.shards.split(",")) if options.shards else (),

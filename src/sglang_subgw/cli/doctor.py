@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from ..config import GatewayConfig, Mode
-from ..doctor import Report, examine, render
+from ..doctor import DoctorReport, examine, render
 from .mode import importable
 from .parser import CommandParser
 
@@ -29,7 +29,7 @@ def doctor(argv: Sequence[str]) -> int:
     return 1 if report.problems else 0
 
 
-def _offer(report: Report) -> None:
+def _offer(report: DoctorReport) -> None:
     for leftover in report.leftovers:
         print(f"{leftover.kind} of a dead owner: {leftover.path}")
     if input("Remove? [y/N] ").strip().lower() in ("y", "yes"):

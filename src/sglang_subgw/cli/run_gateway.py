@@ -12,7 +12,7 @@ from typing import Final
 from ..config import GatewayConfig
 from ..engine.routes.address import bind_for
 from ..errors import ConfigError, EngineDied
-from ..gateway import Engine, Gateway, listener
+from ..gateway import Engine, ShardGateway, listener
 from .banner import banner
 from .mode import settle
 from .progress import Progress
@@ -29,7 +29,7 @@ type OpenEngine = Callable[[Callable[[str], None]], AbstractContextManager[Engin
 
 def run_gateway(config: GatewayConfig, signals: Signals, open_engine: OpenEngine) -> int:
     """Serve until a signal or the engine's end; returns 0 after a drain, raises the reason of a failure."""
-    gateway: Gateway | None = None
+    gateway: ShardGateway | None = None
     try:
         with ExitStack() as stack:
             try:
@@ -45,7 +45,7 @@ def run_gateway(config: GatewayConfig, signals: Signals, open_engine: OpenEngine
                     # what shards make, in mode thread here as well: that goes with them.
                     gc.freeze()
                     progress.phase(f"starting {config.shards} shards in mode {choice.mode}")
-                    gateway = Gateway(engine, config, sockets=sockets, choice=choice, admin_socket=admin_socket)
+                    gateway = ShardGateway(engine, config, sockets=sockets, choice=choice, admin_socket=admin_socket)
                     gateway.on_end = lambda: signals.events.put("ended")
                     # Shards end before the engine: SGLang's shutdown kills every child of this process.
                     stack.callback(gateway.stop)
@@ -68,7 +68,7 @@ def run_gateway(config: GatewayConfig, signals: Signals, open_engine: OpenEngine
             os._exit(1)
 
 
-def _wait(gateway: Gateway, signals: Signals) -> str:
+def _wait(gateway: ShardGateway, signals: Signals) -> str:
     """Until the gateway has ended, by itself or because an event asked for it; returns the first such event."""
     cause = ""
     while (event := signals.wait()) != "ended":
@@ -89,7 +89,7 @@ def _wait(gateway: Gateway, signals: Signals) -> str:
     return cause
 
 
-def _resize(gateway: Gateway, change: int) -> None:
+def _resize(gateway: ShardGateway, change: int) -> None:
     try:
         gateway.resize(gateway.config.shards + change)
     except ConfigError as exc:

@@ -22,7 +22,7 @@ _FLOCK: Final = struct.Struct("hhqqq")
 """type, whence, start, length, pid"""
 
 
-class Rooms:
+class BootstrapRooms:
     """Those of one worker; the file is there once one is claimed."""
 
     def __init__(self, runtime_dir: str) -> None:

@@ -39,7 +39,7 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class Gateway:
+class RunningGateway:
     """One gateway, or an engine that gateways attach to."""
 
     pid: int
@@ -63,7 +63,7 @@ class Gateway:
         return found + [f"{who}, shard {shard.index}: {shard.problem}" for shard in self.shards if shard.problem]
 
 
-def gateways(target: str = "") -> list[Gateway]:
+def gateways(target: str = "") -> list[RunningGateway]:
     """All that this user may look at, or the one meant by a pid, a segment's name or a URL.
 
     Raises ContractError for a target that isn't there, ConfigError for one that means nothing.
@@ -87,11 +87,11 @@ def gateways(target: str = "") -> list[Gateway]:
     return [describe(name) for name in chosen]
 
 
-def describe(name: str) -> Gateway:
+def describe(name: str) -> RunningGateway:
     """What the segment says now."""
     with Segment.attach(name) as segment:
         contract = segment.contract()
-        return Gateway(
+        return RunningGateway(
             pid=segment.owner_pid,
             segment=name,
             state=segment.state.name.lower(),
@@ -108,7 +108,7 @@ def describe(name: str) -> Gateway:
         )
 
 
-def _readable(name: str) -> Gateway | None:
+def _readable(name: str) -> RunningGateway | None:
     try:
         return describe(name)
     except ContractError:

@@ -15,7 +15,7 @@ from ..modes import probe
 from ..modes.choose import Choice, choose
 from ..modes.gil import free_threaded_build
 from ..modes.trail import gil_enabled
-from .gateways import Gateway, gateways
+from .gateways import RunningGateway, gateways
 from .leftovers import Leftover, leftovers
 from .limits import Limit, limits
 
@@ -23,7 +23,7 @@ _PURE_PYTHON: Final = ("jinja2", "starlette", "uvicorn")
 
 
 @dataclass(slots=True)
-class Report:
+class DoctorReport:
     """What was found."""
 
     python: dict[str, Any]
@@ -33,7 +33,7 @@ class Report:
     mode: dict[str, Any]
     limits: list[Limit]
     leftovers: list[Leftover]
-    gateways: list[Gateway]
+    gateways: list[RunningGateway]
     removed: list[Leftover] = field(default_factory=list)
 
     @property
@@ -63,11 +63,11 @@ class Report:
         }
 
 
-def examine(config: GatewayConfig, target: str = "") -> Report:
+def examine(config: GatewayConfig, target: str = "") -> DoctorReport:
     """Look at everything; raises ContractError for a target that isn't there."""
     running = gateways(target)
     report, mode = _mode(config)
-    return Report(
+    return DoctorReport(
         python={
             "version": platform.python_version(),
             "implementation": platform.python_implementation(),
@@ -84,7 +84,7 @@ def examine(config: GatewayConfig, target: str = "") -> Report:
     )
 
 
-def _mode(config: GatewayConfig) -> tuple[probe.Report | None, dict[str, Any]]:
+def _mode(config: GatewayConfig) -> tuple[probe.ProbeReport | None, dict[str, Any]]:
     choice: Choice | None = None
     problem = ""
     try:
@@ -108,7 +108,7 @@ def _mode(config: GatewayConfig) -> tuple[probe.Report | None, dict[str, Any]]:
     }
 
 
-def _modules(report: probe.Report | None) -> list[dict[str, str]]:
+def _modules(report: probe.ProbeReport | None) -> list[dict[str, str]]:
     rows = [
         {
             "name": name,

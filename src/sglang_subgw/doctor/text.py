@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from .gateways import Gateway
+from .gateways import RunningGateway
 from .leftovers import Leftover
 from .limits import Limit
-from .report import Report
+from .report import DoctorReport
 
 
-def render(report: Report) -> str:
+def render(report: DoctorReport) -> str:
     """The whole report as text."""
     return "\n".join(_lines(report))
 
 
-def _lines(report: Report) -> Iterator[str]:
+def _lines(report: DoctorReport) -> Iterator[str]:
     python, versions = report.python, report.versions
     build = ", a free-threaded build" if python["free_threaded_build"] else ""
     yield f"sglang-subgw {versions['sglang_subgw']}, SGLang {versions['sglang'] or 'not installed (attach only)'}"
@@ -32,7 +32,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield from (f"  {problem}" for problem in problems)
 
 
-def _modules(report: Report) -> Iterator[str]:
+def _modules(report: DoctorReport) -> Iterator[str]:
     head = ("module", "version", "in a shard", "for")
     rows = [(m["name"], m["version"] or "-", m["status"], m["needed_by"]) for m in report.modules]
     table = _table([head, *rows])
@@ -41,7 +41,7 @@ def _modules(report: Report) -> Iterator[str]:
     yield from (f"{line}  {detail}".rstrip() for line, detail in zip(table, details, strict=True))
 
 
-def _mode(report: Report) -> Iterator[str]:
+def _mode(report: DoctorReport) -> Iterator[str]:
     mode = report.mode
     yield ""
     if mode["picked"] is None:
@@ -68,7 +68,7 @@ def _leftover(leftover: Leftover) -> str:
     return f"{leftover.kind:<14} {leftover.path} ({leftover.bytes} bytes{sockets})"
 
 
-def _gateway(gateway: Gateway) -> Iterator[str]:
+def _gateway(gateway: RunningGateway) -> Iterator[str]:
     what = f"{len(gateway.shards)} shards" if gateway.shards else "an engine for gateways to attach to"
     reason = f" ({gateway.reason})" if gateway.reason else ""
     model = f"{gateway.model} on SGLang {gateway.sglang_version}"

@@ -17,8 +17,7 @@ from ..engine.attach.attached import AttachedEngine
 from ..engine.launch.cancellation import Cancellation
 from ..engine.routes import address as admin_address
 from ..errors import StartStopped
-from ..gateway import Gateway as ShardGateway
-from ..gateway import listener
+from ..gateway import ShardGateway, listener
 from ..gateway.leftovers import sweep
 from ..modes.choose import choose
 from ..system.waiting import SIGNAL_SECONDS

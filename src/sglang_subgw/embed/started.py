@@ -6,8 +6,7 @@ import dataclasses
 from typing import Any
 
 from ..config import GatewayConfig
-from ..gateway import Engine
-from ..gateway import Gateway as ShardGateway
+from ..gateway import Engine, ShardGateway
 from .engine_process import EngineProcess
 
 

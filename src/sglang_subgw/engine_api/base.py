@@ -10,7 +10,7 @@ from typing import Any
 from ..contract import EngineContract
 from ..coordination.client import Coordination
 from ..tokenization.tokenizer import ShardTokenizer
-from ..worker.control import Control
+from ..worker.control import ControlClient
 from ..worker.worker import TokenizerWorker
 
 
@@ -31,7 +31,7 @@ class EngineCalls:
         return self.worker.tokenizer
 
     @property
-    def control(self) -> Control:
+    def control(self) -> ControlClient:
         """Control messages with an answer."""
         return self.worker.control
 

@@ -7,7 +7,7 @@ import time
 from typing import Any, Final
 
 from ..errors import EngineRejected, RequestRejected
-from ..wire.message import Member
+from ..wire.message import EnumMember
 from .base import EngineCalls
 
 _START, _STOP, _DUMP = 1, 2, 3
@@ -67,7 +67,7 @@ class ProfileCalls(EngineCalls):
         self._blocking(self.async_dump_expert_distribution_record())
 
     async def _profile(self, action: int, fields: dict[str, Any]) -> None:
-        fields = {"req_type": Member("ProfileReqType", action), **fields}
+        fields = {"req_type": EnumMember("ProfileReqType", action), **fields}
         answers = await self.control.ask("ProfileReq", fields, "ProfileReqOutput", None)
         if not answers[0].get("success"):
             raise EngineRejected(str(answers[0].get("message")), status=400)
@@ -76,7 +76,7 @@ class ProfileCalls(EngineCalls):
         if not self.contract.server_args.get("expert_distribution_recorder_mode"):
             # A scheduler without a recorder ends at this.
             raise RequestRejected("The engine records no experts: start it with --expert-distribution-recorder-mode.")
-        fields = {"action": Member("ExpertDistributionReqType", action)}
+        fields = {"action": EnumMember("ExpertDistributionReqType", action)}
         await self.control.ask("ExpertDistributionReq", fields, "ExpertDistributionReqOutput", None)
 
 

@@ -1,5 +1,5 @@
 """The gateway: engine up, shards up, ready, balance, drain, stop."""
 
-from .gateway import Engine, Gateway
+from .gateway import Engine, ShardGateway
 
-__all__ = ["Engine", "Gateway"]
+__all__ = ["Engine", "ShardGateway"]

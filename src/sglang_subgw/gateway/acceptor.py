@@ -14,7 +14,7 @@ from ..config import Accept, GatewayConfig
 from ..system.seldom import Seldom
 from . import listener
 from .handle import ShardHandle
-from .room import Rooms
+from .room import DescriptorRooms
 
 log = logging.getLogger("sglang_subgw.gateway")
 
@@ -46,7 +46,7 @@ class Acceptor:
         """The sockets of each shard, by its index."""
         self._listening = False
         self._watched: set[socket.socket] = set()
-        self._rooms = Rooms(shards)
+        self._rooms = DescriptorRooms(shards)
         self._refused = Seldom(log)
         self._pause_until = 0.0
         self._parked: deque[tuple[socket.socket, bool]] = deque()

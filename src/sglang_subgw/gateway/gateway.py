@@ -36,7 +36,7 @@ class Engine(Protocol):
         """Call back, from any thread and once, with the reason when a part of the engine ends by itself."""
 
 
-class Gateway:
+class ShardGateway:
     """Shards over a running engine; installs no signal handlers, and leaves the engine running when it ends."""
 
     def __init__(

@@ -17,7 +17,7 @@ _RESERVE: Final = 64
 _UNKNOWN: Final = 1024
 
 
-class Rooms:
+class DescriptorRooms:
     """The room in each shard's process, measured again only when the last measure is used up."""
 
     def __init__(self, shards: Sequence[ShardHandle]) -> None:

@@ -61,7 +61,7 @@ class KvSubscription:
 
     def __init__(self, facts: KvEventFacts, sources: Sequence[KvEventSource], *, since: int | None, limit: int) -> None:
         self._facts = facts
-        self._ranks = {rank_frame(source.dp_rank): _Rank(source) for source in sources}
+        self._ranks = {rank_frame(source.dp_rank): _SubscribedRank(source) for source in sources}
         self._since = since
         self._limit = limit
         self._seldom = Seldom(log)
@@ -116,7 +116,7 @@ class KvSubscription:
             if not batch:
                 waiting.discard(frame)
 
-    async def _in_order(self, rank: _Rank, number: int, batch: bytes) -> AsyncIterator[KvEvents]:
+    async def _in_order(self, rank: _SubscribedRank, number: int, batch: bytes) -> AsyncIterator[KvEvents]:
         """A batch, or a notice that has none, after all that is missing before it."""
         order = rank.order
         place = order.place(number)
@@ -132,7 +132,7 @@ class KvSubscription:
         if batch:
             yield self._decoded(rank, number, batch)
 
-    async def _history(self, rank: _Rank, since: int) -> AsyncIterator[KvEvents]:
+    async def _history(self, rank: _SubscribedRank, since: int) -> AsyncIterator[KvEvents]:
         published = rank.order.expected
         rank.order.begin(since)
         async for item in self._past(rank, since, None):
@@ -142,7 +142,7 @@ class KvSubscription:
             async for item in self._in_order(rank, published, b""):
                 yield item
 
-    async def _past(self, rank: _Rank, first: int, end: int | None) -> AsyncIterator[KvEvents]:
+    async def _past(self, rank: _SubscribedRank, first: int, end: int | None) -> AsyncIterator[KvEvents]:
         """What there still is of a rank's batches from `first` to before `end`, and markers in place of the rest."""
         dp_rank, at = rank.source.dp_rank, first
         if rank.source.replay_endpoint:
@@ -157,7 +157,7 @@ class KvSubscription:
         if end is not None and at < end:
             yield KvEventsLost(dp_rank, at, end - at)
 
-    def _decoded(self, rank: _Rank, number: int, batch: bytes) -> KvEvents:
+    def _decoded(self, rank: _SubscribedRank, number: int, batch: bytes) -> KvEvents:
         dp_rank = rank.source.dp_rank
         try:
             timestamp, events, *_ = unpack(batch)
@@ -177,7 +177,7 @@ class KvSubscription:
         return {"type": kind, **defaults, **given}
 
 
-class _Rank:
+class _SubscribedRank:
     def __init__(self, source: KvEventSource) -> None:
         self.source = source
         self.order = Order()

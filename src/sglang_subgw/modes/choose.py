@@ -10,7 +10,7 @@ from ..config import Fallback, GatewayConfig, Mode
 from ..errors import ConfigError, ModeUnavailable
 from . import gil, images
 from .gil import free_threaded_build
-from .probe import Report, Status, probe
+from .probe import ProbeReport, Status, probe
 from .trail import gil_enabled
 
 log = logging.getLogger("sglang_subgw.modes")
@@ -24,7 +24,7 @@ class Choice:
 
     mode: Mode
     reason: str
-    report: Report | None = None
+    report: ProbeReport | None = None
     """What the probe found, if one was needed."""
     warning: str = ""
     """What the user should know of the mode."""
@@ -117,37 +117,37 @@ def _import_shard() -> None:
     from ..shard import entry  # noqa: F401
 
 
-def _obstacle(report: Report) -> str:
+def _obstacle(report: ProbeReport) -> str:
     if report.failure:
         return report.failure
     return "; ".join(f"{module.name} ({module.status}): {module.detail}" for module in report.unsafe)
 
 
-def _isolated(config: GatewayConfig) -> Report:
+def _isolated(config: GatewayConfig) -> ProbeReport:
     from . import interpreters  # noqa: F401
 
     return _checked(_probed(config, isolated=True))
 
 
-def _plain(config: GatewayConfig) -> Report:
+def _plain(config: GatewayConfig) -> ProbeReport:
     report = _checked(_probed(config, isolated=False))
     if report.failure:
         raise ConfigError(f"{config.user_code or "A shard's own modules"} can't be imported: {report.failure}")
     return report
 
 
-def _probed(config: GatewayConfig, *, isolated: bool) -> Report:
+def _probed(config: GatewayConfig, *, isolated: bool) -> ProbeReport:
     timeout = config.start_timeout_seconds
     return probe(config.app, config.images, serve=config.serve, isolated=isolated, timeout=timeout)
 
 
-def _checked(report: Report) -> Report:
+def _checked(report: ProbeReport) -> ProbeReport:
     if report.wrong_app:
         raise ConfigError(report.wrong_app)
     return report
 
 
-def _gil_culprit(report: Report | None) -> str:
+def _gil_culprit(report: ProbeReport | None) -> str:
     if report is not None and report.gil:
         return f"{report.gil} turned the GIL on"
     return "the GIL is on in this process" if gil_enabled() else ""

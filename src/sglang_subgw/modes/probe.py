@@ -53,7 +53,7 @@ class Module:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ProbeReport:
     """What a probe found."""
 
     isolated: bool
@@ -73,7 +73,7 @@ class Report:
         return tuple(m for m in self.modules if m.status in (Status.REFUSED, Status.FALLBACK, Status.CRASHED))
 
 
-def probe(app: str, image_words: str, *, isolated: bool, serve: str = "", timeout: float = 60.0) -> Report:
+def probe(app: str, image_words: str, *, isolated: bool, serve: str = "", timeout: float = 60.0) -> ProbeReport:
     """Import it all, in interpreters (`isolated`) or plainly, in a scratch process that may crash or hang."""
     started = time.monotonic()
     packages = images.select(image_words)
@@ -110,7 +110,7 @@ def probe(app: str, image_words: str, *, isolated: bool, serve: str = "", timeou
         account = Account.read(trail)
         last_words = said.read_bytes()[-_SAID_BYTES:].decode(errors="replace").strip().rpartition("\n")[2]
     crashed = account.importing[-1] if account.importing and account.stage != "done" else ""
-    return Report(
+    return ProbeReport(
         isolated=isolated,
         modules=_modules(account, crashed if status is not None else ""),
         failure=_failure(account, status, crashed, last_words, timeout),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from .generation import Generation
+from .generation import SimulatedGeneration
 from .tokenizer import ByteTokenizer
-from .wire.structs import Struct, TimeStats, make
+from .wire.structs import StandIn, StandInTimeStats, make
 from .wire.tensors import Tensor
 
 KIND: Final = "TokenizedEmbeddingReqInput"
@@ -16,10 +16,10 @@ WIDTH: Final = 6
 """Numbers in an embedding."""
 
 
-class Embedding(Generation):
+class SimulatedEmbedding(SimulatedGeneration):
     """A request's state, and what it has to send."""
 
-    def __init__(self, request: Struct, tokenizer: ByteTokenizer) -> None:
+    def __init__(self, request: StandIn, tokenizer: ByteTokenizer) -> None:
         super().__init__(request, iter(()), tokenizer, limit=0)
 
     def step(self) -> None:
@@ -41,7 +41,7 @@ def embedding_of(ids: Sequence[int], types: Sequence[int] | None = None, width: 
     return [(total % 257 - 128) / 64 for total in sums]
 
 
-def embedding_messages(due: list[Embedding]) -> Iterator[tuple[str, Struct]]:
+def embedding_messages(due: list[SimulatedEmbedding]) -> Iterator[tuple[str, StandIn]]:
     """(worker endpoint, message) pairs: SGLang sends each embedding by itself."""
     for embedding in due:
         vectors, is_one = _vectors(embedding.request)
@@ -59,13 +59,13 @@ def embedding_messages(due: list[Embedding]) -> Iterator[tuple[str, Struct]]:
             "placeholder_tokens_val": None,
             "retraction_counts": [embedding.retractions],
             "cached_tokens_details": [None],
-            "time_stats": [TimeStats()],
+            "time_stats": [StandInTimeStats()],
             "pooled_hidden_states": [Tensor(states[0] if is_one else states)] if wanted else None,
         }
         yield embedding.worker, make("BatchEmbeddingOutput", **fields)
 
 
-def _vectors(request: Struct) -> tuple[list[list[float]], bool]:
+def _vectors(request: StandIn) -> tuple[list[list[float]], bool]:
     """A vector for each place that is asked for, or the one of the whole prompt."""
     ids = list(request.input_ids)
     if request.token_indices_to_pool is not None:

@@ -14,14 +14,14 @@ from . import embedding
 from .contract import simulated_contract
 from .engine_side import EngineSide
 from .faults import Faults
-from .generation import Generation, stray_request
-from .loop import EngineLoop
+from .generation import SimulatedGeneration, stray_request
+from .loop import SimulatedLoop
 from .publications.publications import Publications
 from .scheduler import Scheduler
 from .script import Script, echo
 from .tokenizer import ByteTokenizer
 from .wire.frames import frame_codec
-from .wire.structs import Struct, make
+from .wire.structs import StandIn, make
 
 
 class SimulatedEngine:
@@ -68,7 +68,7 @@ class SimulatedEngine:
             self.contract, self.tokenizer, script, max_running=max_running, max_queued=max_queued
         )
         self.publications = Publications(self.contract, self._scheduler, kv_events)
-        self._loop = EngineLoop(
+        self._loop = SimulatedLoop(
             self._scheduler,
             self.publications,
             self.faults,
@@ -163,9 +163,9 @@ class SimulatedEngine:
         """Processor time that the engine's thread has used."""
         return self._loop.cpu_seconds()
 
-    def requests(self) -> list[Struct]:
+    def requests(self) -> list[StandIn]:
         """The requests received, to generate and to embed, batches taken apart."""
-        out: list[Struct] = []
+        out: list[StandIn] = []
         for message in list(self.received):
             if message.__struct_name__ in ("BatchTokenizedGenerateReqInput", embedding.BATCH_KIND):
                 out.extend(message.batch)
@@ -205,7 +205,7 @@ class SimulatedEngine:
         """Send a worker an output for a request that it never made."""
 
         def send() -> None:
-            request = Generation(stray_request(worker), iter(b"stray"), self.tokenizer, limit=1)
+            request = SimulatedGeneration(stray_request(worker), iter(b"stray"), self.tokenizer, limit=1)
             request.step()
             self._loop.send_outputs([request])
 

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from .tokenizer import ByteTokenizer, IncrementalText
-from .wire.structs import Struct, make
+from .wire.structs import StandIn, make
 
 LONGEST_PIECE: Final = 64
 """More characters than one token can add."""
@@ -19,14 +19,14 @@ FORCE_STREAM_INTERVAL: Final = 50
 """Every how many tokens SGLang reports on a request that doesn't stream."""
 
 
-class Generation:
+class SimulatedGeneration:
     """A request's state, and what it has to send."""
 
-    def __init__(self, request: Struct, ids: Iterator[int], tokenizer: ByteTokenizer, *, limit: int) -> None:
+    def __init__(self, request: StandIn, ids: Iterator[int], tokenizer: ByteTokenizer, *, limit: int) -> None:
         self.request = request
         self.rid: str = request.rid
         self.worker: str = request.http_worker_ipc
-        self.params: Struct = request.sampling_params
+        self.params: StandIn = request.sampling_params
         self.ids = ids
         self.tokenizer = tokenizer
         asked = self.params.max_new_tokens
@@ -62,7 +62,7 @@ class Generation:
         """It has ended before its time."""
         return self.finish_reason is not None and self.finish_reason["type"] == "abort"
 
-    def weight_versions(self, current: str) -> list[Struct]:
+    def weight_versions(self, current: str) -> list[StandIn]:
         """Which version of the weights made which tokens, as SGLang's compute_weight_version_spans."""
         length = len(self.output)
         spans: list[tuple[str, int, int]] = []
@@ -164,7 +164,7 @@ def abort_reason(message: str = "Aborted", status: HTTPStatus | None = None, kin
     return {"type": "abort", "message": message, "status_code": status, "err_type": kind}
 
 
-def stray_request(worker: str) -> Struct:
+def stray_request(worker: str) -> StandIn:
     """A request that nobody made."""
     return make(
         "TokenizedGenerateReqInput",

@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from . import embedding
-from .control import Control
+from .control import ControlPlane
 from .faults import Faults
-from .generation import Generation
+from .generation import SimulatedGeneration
 from .outputs import messages
 from .publications.publications import Publications
 from .scheduler import Scheduler
 from .wire.checks import violations
 from .wire.frames import FrameCodec, Undecodable
-from .wire.structs import Struct, make
+from .wire.structs import StandIn, make
 from .wire.transport import Transport
 
 DRAIN_PER_WAKE_UP: Final = 512
 
 
-class EngineLoop:
+class SimulatedLoop:
     """Runs from `start` to `stop`, or to a death of its own, which it tells of from its thread."""
 
     def __init__(
@@ -37,9 +37,9 @@ class EngineLoop:
         step_seconds: float,
         keep_received: bool,
     ) -> None:
-        self.control = Control(scheduler, self.wake, keep_received=keep_received)
+        self.control = ControlPlane(scheduler, self.wake, keep_received=keep_received)
         self.faults = faults
-        self.received: list[Struct] = []
+        self.received: list[StandIn] = []
         self.registered: list[str] = []
         self.death_reason = ""
         self.on_death: list[Callable[[str], object]] = []
@@ -99,7 +99,7 @@ class EngineLoop:
 
     # From a command.
 
-    def send(self, role: str, worker: str, message: Struct) -> None:
+    def send(self, role: str, worker: str, message: StandIn) -> None:
         """Send a worker a message from the router's or the detokenizer's side."""
         self.send_frame(role, worker, self._codec.encode(message))
 
@@ -108,7 +108,7 @@ class EngineLoop:
         if self._transport is not None:
             self._transport.send(role, worker, frame)
 
-    def send_outputs(self, due: list[Generation]) -> None:
+    def send_outputs(self, due: list[SimulatedGeneration]) -> None:
         """Send what these requests have to tell."""
         for worker, message in self._messages(due):
             self.send("detokenizer", worker, message)
@@ -172,7 +172,7 @@ class EngineLoop:
                 return
             self._route(message)
 
-    def _route(self, message: Struct) -> None:
+    def _route(self, message: StandIn) -> None:
         if self._keep_received:
             self.received.append(message)
         self._scheduler.violations.extend(violations(message))
@@ -207,10 +207,10 @@ class EngineLoop:
             if self.faults.crash_after_steps <= 0:
                 self.death_reason = "simulated crash"
 
-    def _messages(self, due: list[Generation]) -> Iterator[tuple[str, Struct]]:
-        yield from embedding.embedding_messages([one for one in due if isinstance(one, embedding.Embedding)])
+    def _messages(self, due: list[SimulatedGeneration]) -> Iterator[tuple[str, StandIn]]:
+        yield from embedding.embedding_messages([one for one in due if isinstance(one, embedding.SimulatedEmbedding)])
         yield from messages(
-            [one for one in due if not isinstance(one, embedding.Embedding)],
+            [one for one in due if not isinstance(one, embedding.SimulatedEmbedding)],
             grouped=self._grouped,
             weight_version=self._scheduler.weight_version,
             vocab_size=self._scheduler.contract.model.vocab_size,

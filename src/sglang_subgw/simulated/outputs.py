@@ -6,9 +6,9 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .generation import Generation
+from .generation import SimulatedGeneration
 from .script import logprob_of, top_logprobs
-from .wire.structs import Struct, TimeStats, make
+from .wire.structs import StandIn, StandInTimeStats, make
 
 type Row = dict[str, Any]
 
@@ -35,8 +35,8 @@ _UNUSED_COLUMNS = dict.fromkeys(
 
 
 def messages(
-    due: list[Generation], *, grouped: bool, weight_version: str, vocab_size: int
-) -> Iterator[tuple[str, Struct]]:
+    due: list[SimulatedGeneration], *, grouped: bool, weight_version: str, vocab_size: int
+) -> Iterator[tuple[str, StandIn]]:
     """(worker endpoint, message) pairs for the requests that have something to send."""
     logprobs = any(generation.return_logprob for generation in due)
     by_worker: dict[str, list[Row]] = {}
@@ -53,7 +53,7 @@ def messages(
                 yield worker, _message([row], None)
 
 
-def _message(rows: list[Row], workers: list[str] | None) -> Struct:
+def _message(rows: list[Row], workers: list[str] | None) -> StandIn:
     columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
     if not any(columns["weight_versions"]):
         columns["weight_versions"] = None
@@ -62,7 +62,7 @@ def _message(rows: list[Row], workers: list[str] | None) -> Struct:
     return make("BatchStrOutput", http_worker_ipcs=workers, **columns, **_UNUSED_COLUMNS)
 
 
-def _row(generation: Generation, weight_version: str) -> Row:
+def _row(generation: SimulatedGeneration, weight_version: str) -> Row:
     text, ids, start = generation.take()
     done = generation.finish_reason is not None
     return {
@@ -78,14 +78,14 @@ def _row(generation: Generation, weight_version: str) -> Row:
         "weight_versions": generation.weight_versions(weight_version) if done else None,
         "cached_tokens_details": None,
         "dp_ranks": 0,
-        "time_stats": TimeStats(),
+        "time_stats": StandInTimeStats(),
         "image_tokens": 0,
         "audio_tokens": 0,
         "video_tokens": 0,
     }
 
 
-def _logprob_columns(generation: Generation, row: Row, vocab_size: int) -> Row:
+def _logprob_columns(generation: SimulatedGeneration, row: Row, vocab_size: int) -> Row:
     """This request's own log probabilities, or [] when only others of the step asked for them."""
     columns: Row = dict.fromkeys((*_INPUT_COLUMNS, *_OUTPUT_COLUMNS))
     columns = {name: [] for name in columns}
@@ -104,7 +104,7 @@ def _logprob_columns(generation: Generation, row: Row, vocab_size: int) -> Row:
     return columns
 
 
-def _places(generation: Generation) -> list[int] | None:
+def _places(generation: SimulatedGeneration) -> list[int] | None:
     """The positions whose tokens are scored, for a request that asks for places of its prompt."""
     request = generation.request
     if request.token_indices_to_pool is not None:
@@ -113,13 +113,13 @@ def _places(generation: Generation) -> list[int] | None:
     return places
 
 
-def _place_values(generation: Generation, places: list[int]) -> list[list[Any]]:
+def _place_values(generation: SimulatedGeneration, places: list[int]) -> list[list[Any]]:
     wanted = generation.request.token_ids_logprob
     values = [[logprob_of(token, place) for token in wanted] for place in places]
     return [[0.0] * len(places), [0] * len(places), [], [], values, [list(wanted) for _ in places]]
 
 
-def _input_values(generation: Generation, vocab_size: int) -> list[list[Any]]:
+def _input_values(generation: SimulatedGeneration, vocab_size: int) -> list[list[Any]]:
     first = generation.request.logprob_start_len
     tokens = list(enumerate(generation.prompt))[first:] if first >= 0 else []
     if not tokens:
@@ -132,7 +132,7 @@ def _input_values(generation: Generation, vocab_size: int) -> list[list[Any]]:
     return values
 
 
-def _values(generation: Generation, tokens: Iterable[tuple[int, int]], vocab_size: int) -> list[list[Any]]:
+def _values(generation: SimulatedGeneration, tokens: Iterable[tuple[int, int]], vocab_size: int) -> list[list[Any]]:
     top = generation.request.top_logprobs_num
     wanted = generation.request.token_ids_logprob
     out: list[list[Any]] = [[] for _ in _OUTPUT_COLUMNS]

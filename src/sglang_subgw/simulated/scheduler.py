@@ -10,13 +10,13 @@ from http import HTTPStatus
 from ..contract import EngineContract
 from ..worker.requests.routing import FAKE_HOST
 from .embedding import KIND as EMBEDDING
-from .embedding import Embedding
-from .generation import Generation, abort_reason
+from .embedding import SimulatedEmbedding
+from .generation import SimulatedGeneration, abort_reason
 from .model import LoadedModel, marked
 from .script import Script, constrained, grammar_error
 from .sessions import Sessions
 from .tokenizer import ByteTokenizer
-from .wire.structs import Struct, make
+from .wire.structs import StandIn, make
 
 HEALTH_CHECK_PREFIX = "HEALTH_CHECK"
 
@@ -34,9 +34,9 @@ class Scheduler:
         max_queued: int | None,
     ) -> None:
         self.contract = contract
-        self.waiting: deque[Generation] = deque()
-        self.running: list[Generation] = []
-        self.replies: list[tuple[str, Struct]] = []
+        self.waiting: deque[SimulatedGeneration] = deque()
+        self.running: list[SimulatedGeneration] = []
+        self.replies: list[tuple[str, StandIn]] = []
         self.aborted: list[str] = []
         self.violations: list[str] = []
         self.sessions = Sessions(tokenizer)
@@ -47,7 +47,7 @@ class Scheduler:
         self.weight_version = contract.model.weight_version
         self.steps = 0
         self.max_running = max_running
-        self.on_cached: Callable[[Generation], None] = lambda generation: None
+        self.on_cached: Callable[[SimulatedGeneration], None] = lambda generation: None
         """Called with one whose prompt the prefix cache has from now on."""
         self.on_flushed: Callable[[], None] = lambda: None
         """Called when the prefix cache was emptied."""
@@ -72,7 +72,7 @@ class Scheduler:
         """The rids of what waits or runs with an adapter."""
         return [g.rid for g in (*self.waiting, *self.running) if g.request.lora_id == lora_id]
 
-    def add(self, request: Struct) -> None:
+    def add(self, request: StandIn) -> None:
         """Take a request in: queue it, answer it at once, or refuse it, by SGLang's rules."""
         if request.rid.startswith(HEALTH_CHECK_PREFIX) and not self.idle:
             self._health_checks.append(request.http_worker_ipc)
@@ -94,7 +94,7 @@ class Scheduler:
         if self._enqueue(generation) and generation.to_finish is None:
             self.sessions.started(generation)
 
-    def abort(self, message: Struct) -> None:
+    def abort(self, message: StandIn) -> None:
         """SGLang's rule: every rid that *starts with* the given one."""
         for generation in [g for g in self.waiting if message.abort_all or g.rid.startswith(message.rid)]:
             self.waiting.remove(generation)
@@ -105,7 +105,7 @@ class Scheduler:
                 self.aborted.append(generation.rid)
                 generation.abort()
 
-    def step(self) -> list[Generation]:
+    def step(self) -> list[SimulatedGeneration]:
         """One forward step: admit, sample one token each, and give those whose state is to be sent."""
         if self.paused:
             return []
@@ -149,12 +149,12 @@ class Scheduler:
                 generation.weight_changes.append((self.weight_version, len(generation.output)))
         self.weight_version = version
 
-    def take_replies(self) -> Iterator[tuple[str, Struct]]:
+    def take_replies(self) -> Iterator[tuple[str, StandIn]]:
         """What the router has to send since the last call."""
         replies, self.replies = self.replies, []
         yield from replies
 
-    def _enqueue(self, generation: Generation) -> bool:
+    def _enqueue(self, generation: SimulatedGeneration) -> bool:
         """Let it wait; False if there is no room, which its worker is told."""
         if self._max_queued is not None and len(self.waiting) + 1 > self._max_queued:
             reason = {
@@ -172,7 +172,7 @@ class Scheduler:
             worker = self._health_checks.popleft()
             self.replies.append((worker, make("HealthCheckOutput", http_worker_ipc=worker)))
 
-    def _admit(self, generation: Generation) -> None:
+    def _admit(self, generation: SimulatedGeneration) -> None:
         prompt = generation.request.lora_id, tuple(generation.prompt)
         if not generation.output:
             generation.cached_tokens = max(len(generation.prompt) - 1, 0) if prompt in self._cache else 0
@@ -181,7 +181,7 @@ class Scheduler:
                 self.on_cached(generation)
         self.running.append(generation)
 
-    def _check_routing(self, request: Struct) -> None:
+    def _check_routing(self, request: StandIn) -> None:
         """Raises as SGLang's own processes do, and end by it."""
         features = self.contract.features
         rank, ranks = request.routed_dp_rank, features.num_dp_ranks
@@ -195,7 +195,7 @@ class Scheduler:
         if features.disaggregation_mode != "null":
             self._check_meeting(request)
 
-    def _check_meeting(self, request: Struct) -> None:
+    def _check_meeting(self, request: StandIn) -> None:
         features, host, room = self.contract.features, request.bootstrap_host, request.bootstrap_room
         if features.disaggregation_mode == "decode" and host is None:
             raise AttributeError("'NoneType' object has no attribute 'startswith'")
@@ -206,7 +206,7 @@ class Scheduler:
         if room == 0:
             self.violations.append(f"rid {request.rid} has bootstrap_room 0, in which nothing ever arrives")
 
-    def _lacks_room(self, request: Struct) -> bool:
+    def _lacks_room(self, request: StandIn) -> bool:
         """Prefill and decode could not meet; with several ranks SGLang's controller sees to it."""
         features = self.contract.features
         return (
@@ -216,33 +216,33 @@ class Scheduler:
             and request.bootstrap_room is None
         )
 
-    def _embedding(self, request: Struct) -> Embedding:
-        embedding = Embedding(request, self._tokenizer)
+    def _embedding(self, request: StandIn) -> SimulatedEmbedding:
+        embedding = SimulatedEmbedding(request, self._tokenizer)
         if problem := self._too_long(request):
             embedding.fail(problem, HTTPStatus.BAD_REQUEST, "BadRequestError")
         return embedding
 
-    def _generation(self, request: Struct) -> Generation:
+    def _generation(self, request: StandIn) -> SimulatedGeneration:
         problem = ""
         if request.session_params is not None and request.session_params.id is not None:
             ids, problem = self.sessions.prompt(request)
             if not problem:
                 request = make(request.__struct_name__, **{**vars(request), "input_ids": array("q", ids)})
         room = self.contract.model.context_length - len(request.input_ids) - 1
-        generation = Generation(request, iter(()), self._tokenizer, limit=max(room, 1))
+        generation = SimulatedGeneration(request, iter(()), self._tokenizer, limit=max(room, 1))
         if problem := problem or self._problem(request):
             generation.fail(problem, HTTPStatus.BAD_REQUEST, "BadRequestError")
         else:
             generation.ids = self._ids(request)
         return generation
 
-    def _ids(self, request: Struct) -> Iterator[int]:
+    def _ids(self, request: StandIn) -> Iterator[int]:
         ids = self._script(request, self._tokenizer)
         if request.sampling_params.json_schema is not None:
             return iter(ids)
         return marked(ids, lambda: self.model.mark(request.lora_id), self._tokenizer)
 
-    def _problem(self, request: Struct) -> str:
+    def _problem(self, request: StandIn) -> str:
         if self._lacks_room(request):
             return f"Invalid request: Disaggregated request received without bootstrap room id. req.rid={request.rid!r}"
         if problem := self._too_long(request):
@@ -254,13 +254,13 @@ class Scheduler:
             )
         return grammar_error(request.sampling_params)
 
-    def _too_long(self, request: Struct) -> str:
+    def _too_long(self, request: StandIn) -> str:
         length, limit = len(request.input_ids), self.contract.model.max_req_input_len
         if length < limit:
             return ""
         return f"Input length ({length} tokens) exceeds the maximum allowed length ({limit} tokens)."
 
-    def _echo_abort(self, generation: Generation, reason: dict[str, object] | None) -> None:
+    def _echo_abort(self, generation: SimulatedGeneration, reason: dict[str, object] | None) -> None:
         generation.finish_reason = abort_reason()
         echo = make(
             "AbortReq",

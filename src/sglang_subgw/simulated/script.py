@@ -8,13 +8,13 @@ from itertools import chain, cycle
 from typing import Any
 
 from .tokenizer import ByteTokenizer
-from .wire.structs import Struct
+from .wire.structs import StandIn
 
-type Script = Callable[[Struct, ByteTokenizer], Iterable[int]]
+type Script = Callable[[StandIn, ByteTokenizer], Iterable[int]]
 """From a request to the ids the model would sample for it, endless or ending in the end-of-sequence id."""
 
 
-def echo(request: Struct, tokenizer: ByteTokenizer) -> Iterator[int]:
+def echo(request: StandIn, tokenizer: ByteTokenizer) -> Iterator[int]:
     """The prompt without its special tokens: over and over up to max_new_tokens, or once when there is no limit."""
     specials = set(tokenizer.special_ids.values())
     ids = [i for i in request.input_ids if i not in specials] or tokenizer.encode_bytes("?")
@@ -26,7 +26,7 @@ def echo(request: Struct, tokenizer: ByteTokenizer) -> Iterator[int]:
 def fixed_text(text: str) -> Script:
     """A script that answers `text`, one byte a token, and then ends."""
 
-    def answer(request: Struct, tokenizer: ByteTokenizer) -> Iterator[int]:
+    def answer(request: StandIn, tokenizer: ByteTokenizer) -> Iterator[int]:
         return chain(tokenizer.encode_bytes(text), [tokenizer.eos_token_id])
 
     return answer
@@ -35,7 +35,7 @@ def fixed_text(text: str) -> Script:
 def constrained(script: Script) -> Script:
     """The script, or the smallest instance of the JSON schema when a request carries one."""
 
-    def answer(request: Struct, tokenizer: ByteTokenizer) -> Iterable[int]:
+    def answer(request: StandIn, tokenizer: ByteTokenizer) -> Iterable[int]:
         schema = request.sampling_params.json_schema
         if schema is None:
             return script(request, tokenizer)
@@ -44,7 +44,7 @@ def constrained(script: Script) -> Script:
     return answer
 
 
-def grammar_error(params: Struct) -> str:
+def grammar_error(params: StandIn) -> str:
     """Why a grammar of these sampling parameters doesn't compile, "" if it does."""
     if params.json_schema is not None:
         try:

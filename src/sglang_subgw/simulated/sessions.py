@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from .generation import Generation
+from .generation import SimulatedGeneration
 from .tokenizer import ByteTokenizer
-from .wire.structs import Struct
+from .wire.structs import StandIn
 
 
 class Sessions:
@@ -48,7 +48,7 @@ class Sessions:
             if (session.closing and not session.busy) or now > session.expires:
                 del self._sessions[name]
 
-    def prompt(self, request: Struct) -> tuple[list[int], str]:
+    def prompt(self, request: StandIn) -> tuple[list[int], str]:
         """The whole prompt that a request of a session means, and why it can't be answered, "" if it can."""
         params = request.session_params
         session = self._sessions.get(params.id)
@@ -66,7 +66,7 @@ class Sessions:
             ids = _history(last, params) + ids
         return ids, "" if ids else "A session request must contain input tokens after restoring history."
 
-    def started(self, generation: Generation) -> None:
+    def started(self, generation: SimulatedGeneration) -> None:
         """The session's request is in the queue."""
         params = generation.request.session_params
         if params is None or (session := self._sessions.get(params.id)) is None:
@@ -96,7 +96,7 @@ class _Session:
         if self._timeout is not None:
             self.expires = time.monotonic() + self._timeout
 
-    def predecessor(self, params: Struct) -> tuple[Generation | None, str]:
+    def predecessor(self, params: StandIn) -> tuple[SimulatedGeneration | None, str]:
         """The generation that a request goes on from."""
         if self.streaming:
             return self._streaming_predecessor(params)
@@ -115,7 +115,7 @@ class _Session:
             return None, "Session request is appending to a request that hasn't finished."
         return node.generation, ""
 
-    def _streaming_predecessor(self, params: Struct) -> tuple[Generation | None, str]:
+    def _streaming_predecessor(self, params: StandIn) -> tuple[SimulatedGeneration | None, str]:
         if self.busy:
             return None, "Streaming session already has an active request."
         for name in ("replace", "drop_previous_output", "offset"):
@@ -132,12 +132,12 @@ class _Session:
 
 
 class _Node:
-    def __init__(self, generation: Generation) -> None:
+    def __init__(self, generation: SimulatedGeneration) -> None:
         self.generation = generation
         self.children: list[_Node] = []
 
 
-def _history(last: Generation, params: Any) -> list[int]:
+def _history(last: SimulatedGeneration, params: Any) -> list[int]:
     history = list(last.prompt)
     if not params.drop_previous_output:
         history += last.output[: last.params.max_new_tokens]

@@ -19,7 +19,7 @@ class Struct(NamedTuple):
     fields: dict[str, Any]
 
 
-class Member(NamedTuple):
+class EnumMember(NamedTuple):
     """A member of one of SGLang's enumerations, inside a message that is sent; it lives in that message's module."""
 
     kind: str

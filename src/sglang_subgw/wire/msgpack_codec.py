@@ -10,7 +10,7 @@ from ..contract import REQUIRED, WireFacts
 from ..errors import WireError
 from .incoming.tensor_values import tensor
 from .incoming.unpickle import Reader
-from .message import Member, Message, Opaque, Struct
+from .message import EnumMember, Message, Opaque, Struct
 from .outgoing.fields import Checker
 
 try:
@@ -84,7 +84,7 @@ class MsgpackCodec:
             return self._row(value.kind, value.fields)
         if type(value) is list and value and isinstance(value[0], Struct):
             return [self._row(item.kind, item.fields) for item in value]
-        if isinstance(value, Member):
+        if isinstance(value, EnumMember):
             return value.value
         return value
 

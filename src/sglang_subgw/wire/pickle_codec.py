@@ -16,7 +16,7 @@ from ..contract import WireFacts
 from ..errors import WireError
 from .incoming.repeated import RepeatedMessages
 from .incoming.unpickle import Reader
-from .message import Member, Message, Struct
+from .message import EnumMember, Message, Struct
 from .outgoing.fields import Checker
 
 _PROTO: Final = b"\x80\x03"
@@ -73,7 +73,7 @@ class PickleCodec:
         for name, value in fields.items():
             if type(value) in _SCALARS:
                 plain[name] = value
-            elif isinstance(value, Member):
+            elif isinstance(value, EnumMember):
                 member = f"c{self._modules[kind]}\n{value.kind}\n".encode()
                 nested += (_name(name), member, _body(value.value), _TUPLE1, _REDUCE)
             elif isinstance(value, (Struct, array)) or (type(value) is list and value and isinstance(value[0], Struct)):

@@ -13,7 +13,7 @@ from ..errors import RequestRejected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adapter:
+class LoraAdapter:
     """SGLang's LoRARef: an adapter as the engine has it."""
 
     lora_id: str
@@ -36,11 +36,11 @@ class Adapter:
         )
 
 
-class Adapters:
+class LoraAdapters:
     """Those that are loaded now, by name; the same in every worker of the engine."""
 
     def __init__(self) -> None:
-        self.loaded: dict[str, Adapter] = {}
+        self.loaded: dict[str, LoraAdapter] = {}
         self.last_used: dict[str, float] = {}
         """By lora_id, in time.time's seconds; only those that requests of this worker asked for."""
         self._in_use: Counter[str] = Counter()
@@ -48,11 +48,11 @@ class Adapters:
 
     def replace(self, adapters: Iterable[dict[str, Any]]) -> None:
         """These, and no others, are loaded."""
-        self.loaded = {adapter.lora_name: adapter for adapter in map(Adapter.of, adapters)}
+        self.loaded = {adapter.lora_name: adapter for adapter in map(LoraAdapter.of, adapters)}
         ids = {adapter.lora_id for adapter in self.loaded.values()}
         self.last_used = {lora_id: at for lora_id, at in self.last_used.items() if lora_id in ids}
 
-    def find(self, name: str) -> Adapter:
+    def find(self, name: str) -> LoraAdapter:
         """The adapter of that name; raises RequestRejected with those there are."""
         if (adapter := self.loaded.get(name)) is None:
             raise RequestRejected(

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import EngineUnavailable, RequestError
 
 
-class Control:
+class ControlClient:
     """Asks the engine and collects one answer per data-parallel rank."""
 
     def __init__(self, send: Callable[[str, dict[str, Any]], None], ranks: int) -> None:

@@ -10,9 +10,9 @@ from ..contract import FeatureFacts
 from ..coordination.client import Coordination
 from ..coordination.finishing import Finishing
 from ..errors import RequestRejected
-from .adapters import Adapter, Adapters
+from .adapters import LoraAdapter, LoraAdapters
 from .answers.outputs import LoRAUpdateOutput
-from .control import Control
+from .control import ControlClient
 
 FROM_TENSORS: Final = "__tensor__"
 """SGLang's path of an adapter that no file holds."""
@@ -26,8 +26,8 @@ class Lora:
     def __init__(
         self,
         coordination: Coordination,
-        control: Control,
-        adapters: Adapters,
+        control: ControlClient,
+        adapters: LoraAdapters,
         finishing: Finishing,
         features: FeatureFacts,
     ) -> None:
@@ -56,7 +56,7 @@ class Lora:
                     f"Got LoRA adapter that has never been loaded: {name}\nAll loaded adapters: {list(known)}.",
                     param="lora_path",
                 )
-            adapter = Adapter.of(known[name])
+            adapter = LoraAdapter.of(known[name])
             answer = await self.load(adapter.lora_name, adapter.lora_path, pinned=adapter.pinned)
             if not answer.success and name not in self._adapters.loaded:
                 raise RequestRejected(
@@ -90,7 +90,7 @@ class Lora:
                 return _failed(
                     f"LoRA adapter '{name}' has an incomplete unload. Retry the unload before loading it again."
                 )
-            adapter = Adapter(lora_id=secrets.token_hex(16), lora_name=name, lora_path=path, pinned=pinned)
+            adapter = LoraAdapter(lora_id=secrets.token_hex(16), lora_name=name, lora_path=path, pinned=pinned)
             message = {**fields, "lora_name": name, "pinned": pinned, "lora_id": adapter.lora_id}
             answers = await self._control.ask(kind, message, _ANSWER, None)
             answer = _merged(answers)
@@ -120,7 +120,7 @@ class Lora:
             answer = LoRAUpdateOutput(answer.success, answer.error_message, loaded)
         return answer
 
-    async def _least_recently_used(self) -> Adapter | None:
+    async def _least_recently_used(self) -> LoraAdapter | None:
         used: dict[str, float] = {}
         for row in await self._coordination.tell("adapters used"):
             for lora_id, at in row.items():
@@ -151,7 +151,7 @@ class Lora:
         """Adapters that no request may use and that the engine may still have: their ids by name."""
         return self._coordination.state.get("pending_unloads") or {}
 
-    async def _publish(self, adapters: list[Adapter], **more: Any) -> None:
+    async def _publish(self, adapters: list[LoraAdapter], **more: Any) -> None:
         await self._coordination.tell("apply", state={"adapters": [a.to_plain() for a in adapters], **more})
 
     def _refusal(self) -> LoRAUpdateOutput | None:

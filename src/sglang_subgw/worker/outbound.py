@@ -11,17 +11,17 @@ from ..contract.rids import Rids
 from ..tokenization.tokenizer import ShardTokenizer
 from ..wire.codec import Codec
 from ..wire.message import Struct
-from .adapters import Adapters
+from .adapters import LoraAdapters
 from .answers.facts import AnswerFacts
 from .answers.sample import Sample
 from .call import Call
-from .families.embedding import Embedding
-from .families.family import Family, Identity
-from .families.generation import Generation
-from .requests.plan import Plan
+from .families.embedding import EmbeddingFamily
+from .families.family import Identity, RequestFamily
+from .families.generation import GenerationFamily
+from .requests.plan import RequestPlan
 from .requests.ready import Ready
 from .requests.request import EmbeddingRequest, GenerateRequest
-from .table import Names, Table
+from .table import Names, SampleTable
 
 type Request = GenerateRequest | EmbeddingRequest
 
@@ -33,9 +33,9 @@ class Outbound:
         self,
         contract: EngineContract,
         tokenizer: ShardTokenizer,
-        table: Table,
+        table: SampleTable,
         codec: Codec,
-        adapters: Adapters,
+        adapters: LoraAdapters,
         *,
         rids: Rids,
         endpoint: str,
@@ -46,15 +46,15 @@ class Outbound:
         self._codec = codec
         self._rids = rids
         self._facts = AnswerFacts.of(contract)
-        self._generation = Generation(contract, tokenizer, self._facts, endpoint)
-        self._embedding = Embedding(contract, tokenizer, self._facts, endpoint)
-        self._health: Family[Any, Any] = self._generation if contract.model.is_generation else self._embedding
+        self._generation = GenerationFamily(contract, tokenizer, self._facts, endpoint)
+        self._embedding = EmbeddingFamily(contract, tokenizer, self._facts, endpoint)
+        self._health: RequestFamily[Any, Any] = self._generation if contract.model.is_generation else self._embedding
         self._adapters = adapters
         table.on_removed = self._on_removed
         self._send = send
         self._abort = abort
 
-    def family_of(self, request: Request) -> Family[Any, Any]:
+    def family_of(self, request: Request) -> RequestFamily[Any, Any]:
         """What knows requests of this type."""
         return self._generation if isinstance(request, GenerateRequest) else self._embedding
 
@@ -73,7 +73,7 @@ class Outbound:
             await call.wait()
 
     def dispatch(
-        self, request: Request, plan: Plan[Any], ready: list[Ready[Any]], claimed: Names, created_at: float
+        self, request: Request, plan: RequestPlan[Any], ready: list[Ready[Any]], claimed: Names, created_at: float
     ) -> Call:
         """Send all samples of all prompts."""
         family = self.family_of(request)
@@ -100,7 +100,7 @@ class Outbound:
 
     def _sample(
         self,
-        family: Family[Any, Any],
+        family: RequestFamily[Any, Any],
         request: Request,
         item: Ready[Any],
         index: int,
@@ -124,7 +124,7 @@ class Outbound:
         }
         return family.sample(request, item, identity)
 
-    def _transmit(self, family: Family[Any, Any], pairs: list[tuple[Sample, Ready[Any]]]) -> None:
+    def _transmit(self, family: RequestFamily[Any, Any], pairs: list[tuple[Sample, Ready[Any]]]) -> None:
         """Everything is encoded before anything is sent: a request goes out whole or not at all."""
         messages = [item.message(sample.rid, lora_id=sample.lora_id, warm_up=sample.warm_up) for sample, item in pairs]
         if len(messages) > 1 and family.batches:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
 from ..contract import Slot, Word
-from ..coordination.bootstrap_rooms import Rooms
+from ..coordination.bootstrap_rooms import BootstrapRooms
 from ..errors import RequestRejected
 from .answers.sample import Sample
 
@@ -32,10 +32,10 @@ class Names:
         return self._held == 0
 
 
-class Table:
+class SampleTable:
     """Running samples; keeps the shard's counters of them."""
 
-    def __init__(self, slot: Slot, rooms: Rooms) -> None:
+    def __init__(self, slot: Slot, rooms: BootstrapRooms) -> None:
         self._slot = slot
         self._rooms = rooms
         self.on_removed: Callable[[Sample], None] = lambda sample: None

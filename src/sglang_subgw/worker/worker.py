@@ -11,7 +11,7 @@ from typing import Any
 
 from ..contract import EngineContract, Slot, Word
 from ..contract.rids import Rids
-from ..coordination.bootstrap_rooms import Rooms
+from ..coordination.bootstrap_rooms import BootstrapRooms
 from ..coordination.client import Coordination
 from ..coordination.finishing import Finishing
 from ..coordination.gate import Gate
@@ -19,15 +19,15 @@ from ..errors import EngineRejected, EngineUnavailable, RequestError, RequestRej
 from ..tokenization.tokenizer import ShardTokenizer
 from ..wire.codec import codec_for
 from ..wire.sockets import WorkerSocket
-from .adapters import Adapters
+from .adapters import LoraAdapters
 from .answers.sample import Sample
 from .call import Call
-from .control import Control
+from .control import ControlClient
 from .health_checks import HealthChecks
 from .lora import Lora
 from .outbound import Outbound
 from .requests.request import EmbeddingRequest, GenerateRequest
-from .table import Table
+from .table import SampleTable
 
 log = logging.getLogger("sglang_subgw.shard")
 
@@ -44,14 +44,14 @@ class TokenizerWorker:
         """time.monotonic() of the last message from the engine, 0 before the first."""
         self.undecodable = 0
         """Frames that could not be read; each is dropped."""
-        self.control = Control(self.send, contract.features.num_dp_ranks)
+        self.control = ControlClient(self.send, contract.features.num_dp_ranks)
         self.coordination = Coordination(contract.wire.coordinator, Path(self.endpoint).name)
         self.coordination.on_state = self._on_state
         self.coordination.handlers["idle"] = self._until_idle
         self.coordination.handlers["unused"] = self._until_unused
         self.gate = Gate()
         self.finishing = Finishing()
-        self.adapters = Adapters()
+        self.adapters = LoraAdapters()
         self.lora = Lora(self.coordination, self.control, self.adapters, self.finishing, contract.features)
         self.weights: dict[str, Any] = {}
         """The weights that the engine has now: `version`, `model_path`, `load_format`."""
@@ -59,8 +59,8 @@ class TokenizerWorker:
         """Called with the reason when the engine is gone, or this worker leaves it."""
         self._slot = slot
         self._codec = codec_for(contract.wire)
-        self._rooms = Rooms(contract.wire.runtime_dir)
-        self._table = Table(slot, self._rooms)
+        self._rooms = BootstrapRooms(contract.wire.runtime_dir)
+        self._table = SampleTable(slot, self._rooms)
         rids = Rids(contract.gateway_id, shard_index, generation)
         self._health_checks = HealthChecks(rids.prefix)
         self._outbound = Outbound(

@@ -19,7 +19,7 @@ _RETRY_SECONDS: Final = 0.5
 _SHOWN_ERRORS: Final = 5
 
 
-class Host(Protocol):
+class ClientHost(Protocol):
     """What a connection needs of the generator."""
 
     stopping: bool
@@ -86,7 +86,7 @@ class Connection:
         "group", "sock", "tally",
     )  # fmt: skip
 
-    def __init__(self, load: Host, group: dict[str, Any], address: Any, tally: Tally) -> None:
+    def __init__(self, load: ClientHost, group: dict[str, Any], address: Any, tally: Tally) -> None:
         self._load = load
         self._group = group
         self.group: str = group["name"]

@@ -9,7 +9,7 @@ from typing import Final
 
 from ..system import cpu
 from ..system.child import Child
-from ..system.memory import Memory, memory_of
+from ..system.memory import ProcessMemory, memory_of
 
 SHARDS: Final = "shards"
 MAIN: Final = "main"
@@ -47,7 +47,7 @@ class Target(ABC):
         """Processor time by part, since each part started."""
 
     @abstractmethod
-    def memory(self) -> dict[str, Memory]:
+    def memory(self) -> dict[str, ProcessMemory]:
         """By part."""
 
     def balance(self) -> list[int]:
@@ -55,7 +55,7 @@ class Target(ABC):
         return []
 
 
-class Processes(Target):
+class ProcessesTarget(Target):
     """A target whose parts are whole processes, known by their titles."""
 
     pid: int
@@ -70,7 +70,7 @@ class Processes(Target):
     def cpu_seconds(self) -> Seconds:
         return {part: cpu.total(pids) for part, pids in self.parts().items()}
 
-    def memory(self) -> dict[str, Memory]:
+    def memory(self) -> dict[str, ProcessMemory]:
         return {part: memory_of(pids) for part, pids in self.parts().items()}
 
 
@@ -113,6 +113,6 @@ class Floor(Target):
         assert self._child is not None
         return {SHARDS: cpu.total([self._child.pid])}
 
-    def memory(self) -> dict[str, Memory]:
+    def memory(self) -> dict[str, ProcessMemory]:
         assert self._child is not None
         return {SHARDS: memory_of([self._child.pid])}

@@ -11,7 +11,7 @@ from typing import Any
 from ...contract import Segment, Word
 from ..system import cpu
 from ..system.child import Child, importable
-from ..system.memory import Memory, memory_of
+from ..system.memory import ProcessMemory, memory_of
 from .base import DETOKENIZER, ENGINE, MAIN, SCHEDULER, SHARDS, Seconds, Target, part_of
 
 
@@ -81,7 +81,7 @@ class GatewayTarget(Target):
         self._host = host
         self._config = config
         self._segment: Segment | None = None
-        self._memory_before = Memory()
+        self._memory_before = ProcessMemory()
         self.on_wire = host.on_wire
         """Whether there is no sglang behind it."""
 
@@ -115,7 +115,7 @@ class GatewayTarget(Target):
             seconds[SHARDS] = cpu.total(self._shard_ids)
         return seconds
 
-    def memory(self) -> dict[str, Memory]:
+    def memory(self) -> dict[str, ProcessMemory]:
         main = memory_of([self._host.pid])
         parts = {part: memory_of(pids) for part, pids in self._engine.items()}
         if self._in_process:

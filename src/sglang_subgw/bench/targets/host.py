@@ -14,7 +14,7 @@ from typing import Any
 from ...config import GatewayConfig
 from ...contract import Word
 from ...errors import SubgwError
-from ...gateway import Engine, Gateway
+from ...gateway import Engine, ShardGateway
 from ...gateway.runtime import make_runtime_dir, remove_runtime_dir
 from ...modes.gil import free_threaded_build
 from ..system.child import Parent
@@ -48,18 +48,18 @@ def attached_engine(settings: dict[str, Any], on_phase: Callable[[str], None]) -
 ENGINES = {"sglang": sglang_engine, "attached": attached_engine}
 
 
-class Host:
+class BenchHost:
     """Answers the bench's messages."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._threads_before = set(_threads())
-        self._gateway: Gateway | None = None
+        self._gateway: ShardGateway | None = None
 
     def open(self, config: dict[str, Any]) -> dict[str, Any]:
         """Start a gateway; what the bench must know of it."""
         started = time.monotonic()
-        gateway = Gateway(self._engine, GatewayConfig(host="127.0.0.1", port=0, log_level="warning", **config))
+        gateway = ShardGateway(self._engine, GatewayConfig(host="127.0.0.1", port=0, log_level="warning", **config))
         gateway.start()
         self._gateway = gateway
         assert gateway.segment is not None
@@ -100,7 +100,7 @@ def main() -> int:
     settings = parent.settings()
     try:
         with ENGINES[settings["engine"]](settings, lambda phase: parent.say(phase=phase)) as engine:
-            host = Host(engine)
+            host = BenchHost(engine)
             # As the command line's own process does.
             gc.freeze()
             parent.say(python=python_name(), model=engine.contract.model.served_model_name)

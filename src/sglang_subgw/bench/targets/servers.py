@@ -17,7 +17,7 @@ from ...contract import Segment, Word, segment_names
 from ...errors import BenchError, ConfigError
 from ..system import cpu
 from ..system.child import Child, importable
-from .base import MAIN, SCHEDULER, SHARDS, Processes, Seconds
+from .base import MAIN, SCHEDULER, SHARDS, ProcessesTarget, Seconds
 
 _READY_SECONDS: Final = 300.0
 _LOOK_SECONDS: Final = 0.1
@@ -25,7 +25,7 @@ _ANSWER_SECONDS: Final = 30.0
 _LISTENING: Final = "0A"
 
 
-class Stock(Processes):
+class Stock(ProcessesTarget):
     """SGLang's own server, which stays up between its runs: it takes half a minute to start."""
 
     def __init__(
@@ -93,7 +93,7 @@ def sglang_version(python: str) -> str:
     return run.stdout.strip()
 
 
-class Remote(Processes):
+class Remote(ProcessesTarget):
     """A server at a URL. On this machine its processes are found, and with them what they use."""
 
     mode = "url"

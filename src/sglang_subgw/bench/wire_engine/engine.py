@@ -18,7 +18,7 @@ from ...gateway.runtime import make_runtime_dir, remove_runtime_dir
 from ...simulated.contract import simulated_contract
 from ...simulated.tokenizer import ByteTokenizer
 from ...simulated.wire.frames import frame_codec
-from ...simulated.wire.structs import Struct, make
+from ...simulated.wire.structs import StandIn, make
 from ...simulated.wire.transport import Transport
 from ...tokenization.server import SOCKET_NAME, TokenizationService
 from ..engines import CONTEXT_LENGTH
@@ -130,11 +130,11 @@ class WireEngine:
             self._workers[endpoint] = Worker(endpoint, line, self._maker, grouped=self._grouped)
         return self._workers[endpoint]
 
-    def _begin(self, request: Struct) -> None:
+    def _begin(self, request: StandIn) -> None:
         if (worker := self._worker(request.http_worker_ipc)) is not None:
             worker.add(request)
 
-    def _handle(self, message: Struct) -> None:
+    def _handle(self, message: StandIn) -> None:
         match message.__struct_name__:
             case "TokenizerWorkerRegistrationReq":
                 # A new life of the shard, or another gateway's in its place.
@@ -154,7 +154,7 @@ class WireEngine:
             case "GetInternalStateReq":
                 self._answer(message, "GetInternalStateReqOutput", internal_state={})
 
-    def _answer(self, request: Struct, kind: str, /, **fields: Any) -> None:
+    def _answer(self, request: StandIn, kind: str, /, **fields: Any) -> None:
         endpoint = request.http_worker_ipc
         frame = self._codec.encode(make(kind, http_worker_ipc=endpoint, **fields))
         if (worker := self._worker(endpoint)) is not None:

@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import Any, Final
 
 from ...contract import Slot
-from ...simulated.wire.structs import Struct
+from ...simulated.wire.structs import StandIn
 from ..engines import CONTEXT_LENGTH
 from .credit import messages_seen
 from .frames import Frame, FrameMaker
@@ -28,12 +28,12 @@ _exhaust: Final[Callable[[Iterable[object]], None]] = deque[object](maxlen=0).ex
 """Go through an iterator, for what it does."""
 
 
-class _Stream:
+class _FedStream:
     """One request that runs."""
 
     __slots__ = ("ended", "frame", "limit", "request", "rid", "since", "streams")
 
-    def __init__(self, request: Struct, since: int) -> None:
+    def __init__(self, request: StandIn, since: int) -> None:
         limit = request.sampling_params.max_new_tokens
         self.request = request
         self.rid: str = request.rid
@@ -60,7 +60,7 @@ class Worker:
 
     def __init__(self, endpoint: str, line: Line, maker: FrameMaker, *, grouped: bool) -> None:
         self.endpoint = endpoint
-        self.running: list[_Stream] = []
+        self.running: list[_FedStream] = []
         self.slot: Slot | None = None
         self._steps = 0
         self._stepped = 0.0
@@ -78,9 +78,9 @@ class Worker:
         """Not grouped: a step's messages, one after the other."""
         self._offsets: list[int] = []
 
-    def add(self, request: Struct) -> None:
+    def add(self, request: StandIn) -> None:
         """One more."""
-        self.running.append(_Stream(request, self._steps))
+        self.running.append(_FedStream(request, self._steps))
         self._changed()
 
     def abort(self, rid: str) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any, Final
 
-from ...simulated.generation import Generation
+from ...simulated.generation import SimulatedGeneration
 from ...simulated.outputs import messages
 from ...simulated.tokenizer import ByteTokenizer
 from ...simulated.wire.frames import FrameCodec
-from ...simulated.wire.structs import Struct
+from ...simulated.wire.structs import StandIn
 
 WORD: Final = " word"
 """What a token says."""
@@ -53,11 +53,11 @@ class FrameMaker:
         self._tokenizer = tokenizer
         self._token = ord("w")
 
-    def frame(self, requests: Sequence[Struct], *, grouped: bool) -> Frame:
+    def frame(self, requests: Sequence[StandIn], *, grouped: bool) -> Frame:
         """What each step sends while the requests go on."""
         return Frame(self._message(requests, grouped=grouped), self._codec, self._count)
 
-    def last(self, request: Struct, *, tokens: int, unsent: int, reason: dict[str, Any]) -> bytes:
+    def last(self, request: StandIn, *, tokens: int, unsent: int, reason: dict[str, Any]) -> bytes:
         """A request's end, with what it has not sent yet."""
         message = self._message([request], grouped=False)
         message.finished_reasons = [reason]
@@ -67,10 +67,10 @@ class FrameMaker:
         encoded: bytes = self._codec.encode(message)
         return encoded
 
-    def _message(self, requests: Sequence[Struct], *, grouped: bool) -> Any:
+    def _message(self, requests: Sequence[StandIn], *, grouped: bool) -> Any:
         rows = []
         for request in requests:
-            row = Generation(request, repeat(self._token), self._tokenizer, limit=1 << 20)
+            row = SimulatedGeneration(request, repeat(self._token), self._tokenizer, limit=1 << 20)
             row.step()
             row.text, row.finish_reason = WORD, None
             rows.append(row)

@@ -16,15 +16,15 @@ from ...tokenization.server import TokenizationService
 from ..engine_loop import EngineLoop
 from ..patches.any_loop import open_to_any_loop
 from ..patches.stock_worker import StockWorker
-from ..services.calls import EngineCalls
+from ..services.calls import CoordinatorCalls
 from ..services.rpc import SchedulerRpc
-from ..services.watcher import Processes, Watcher
+from ..services.watcher import EngineProcesses, Watcher
 
 
 class OwnedEngine:
     """The base of an engine that was launched here and of one that the caller launched and had wrapped."""
 
-    def __init__(self, engine: Any, processes: Processes, runtime_dir: Path, *, engine_id: str) -> None:
+    def __init__(self, engine: Any, processes: EngineProcesses, runtime_dir: Path, *, engine_id: str) -> None:
         from ..facts.contract import contract_from_engine
 
         self.engine = engine
@@ -76,7 +76,7 @@ class OwnedEngine:
         self.rpc = SchedulerRpc(self.engine)
         services.callback(self.rpc.close)
         self.rpc.start()
-        self.calls = EngineCalls(self.engine, self.loop)
+        self.calls = CoordinatorCalls(self.engine, self.loop)
         self.coordinator = Coordinator(
             self.contract.wire.coordinator, self.calls.state(), self.calls.calls, self.calls.streams
         )

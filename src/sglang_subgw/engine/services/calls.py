@@ -10,16 +10,16 @@ from ...coordination.server import Call
 from ...errors import EngineUnavailable, RequestRejected
 from ..engine_loop import EngineLoop
 from ..patches.stock_worker import adapters_of
-from .embedding_calls import EmbeddingCalls
+from .embedding_calls import CoordinatorEmbeddings
 
 
-class EngineCalls:
+class CoordinatorCalls:
     """The calls and streams of one sglang.Engine's coordinator."""
 
     def __init__(self, engine: Any, loop: EngineLoop) -> None:
         self._engine = engine
         self._loop = loop
-        embedding = EmbeddingCalls(engine, loop)
+        embedding = CoordinatorEmbeddings(engine, loop)
         self.calls: dict[str, Call] = {
             "collective_rpc": self._collective_rpc,
             "serialize_tensors": self._serialize_tensors,

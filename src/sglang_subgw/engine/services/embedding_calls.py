@@ -9,7 +9,7 @@ from ...coordination.carried_bytes import with_bytes
 from ..engine_loop import EngineLoop
 
 
-class EmbeddingCalls:
+class CoordinatorEmbeddings:
     """The calls of one sglang.Engine's coordinator that answer with numbers."""
 
     def __init__(self, engine: Any, loop: EngineLoop) -> None:

@@ -14,7 +14,7 @@ _LOOK_SECONDS: Final = 0.5
 """How often the router's thread is looked at, whose end nothing tells of; of all else the kernel or the loop does."""
 
 
-class Processes(Protocol):
+class EngineProcesses(Protocol):
     """The engine's processes, and what they said last."""
 
     @property
@@ -28,7 +28,7 @@ class Processes(Protocol):
 class Watcher:
     """A thread that waits for the first part of the engine to end, and tells why."""
 
-    def __init__(self, processes: Processes, router: Any) -> None:
+    def __init__(self, processes: EngineProcesses, router: Any) -> None:
         self._processes = processes
         self._futures = [
             future for name in ("_task", "_handle_task") if (future := getattr(router, name, None)) is not None

@@ -31,7 +31,7 @@ class Field:
     refusal: str = ""
 
 
-class Table:
+class FieldTable:
     """All fields of one endpoint."""
 
     def __init__(self, *fields: Field) -> None:

@@ -8,14 +8,14 @@ from typing import Final
 from ...errors import EngineUnavailable, RequestRejected
 from ..core.body import parse_object, read_body
 from ..core.exchange import Exchange
-from ..core.fields import Table, boolean, optional, refused, string
+from ..core.fields import FieldTable, boolean, optional, refused, string
 from ..services import Services
 
 _FLUSHED: Final = (
     "Cache flushed.\nPlease check backend logs for more details. "
     "(When there are running or waiting requests, the operation will not be performed.)\n"
 )
-_ABORT: Final = Table(
+_ABORT: Final = FieldTable(
     optional("rid", string, ""),
     optional("abort_all", boolean, False),
     *(

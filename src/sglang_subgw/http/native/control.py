@@ -11,7 +11,7 @@ from ...errors import RequestRejected
 from ..core.body import parse_object, read_body
 from ..core.endpoint import Handler
 from ..core.exchange import Exchange
-from ..core.fields import Table, boolean, integer, list_of, map_of, mapping, number, optional, required, string
+from ..core.fields import FieldTable, boolean, integer, list_of, map_of, mapping, number, optional, required, string
 from ..services import Services
 
 type Form = Callable[[Any, dict[str, Any]], tuple[Any, int]]
@@ -22,13 +22,13 @@ _POST: Final = ("POST",)
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
+class ControlRoute:
     """One route: its path, the method of ShardEngine that does it, its fields, and the form of its answer."""
 
     path: str
     method: str
     form: Form
-    fields: Table = dataclasses.field(default_factory=Table)
+    fields: FieldTable = dataclasses.field(default_factory=FieldTable)
     methods: tuple[str, ...] = _POST
     renamed: tuple[str, str] | None = None
     """A field of SGLang's that the method has another name for."""
@@ -38,7 +38,7 @@ class _Text(str):
     """An answer that isn't JSON."""
 
 
-def handler(services: Services, control: Control) -> Handler:
+def handler(services: Services, control: ControlRoute) -> Handler:
     """The handler of one route."""
     engine, limit = services.engine, services.config.max_body_bytes
     call = getattr(engine, control.method)
@@ -106,28 +106,32 @@ _UPDATE: Final = (
     optional("weight_version", string),
     optional("torch_empty_cache", boolean),
 )
-_TAGS: Final = Table(optional("tags", list_of(string)))
+_TAGS: Final = FieldTable(optional("tags", list_of(string)))
 
 CONTROLS: Final = (
-    Control("/pause_generation", "async_pause_generation", _paused("paused"), Table(optional("mode", string))),
-    Control(
+    ControlRoute(
+        "/pause_generation", "async_pause_generation", _paused("paused"), FieldTable(optional("mode", string))
+    ),
+    ControlRoute(
         "/continue_generation",
         "async_continue_generation",
         _paused("continued"),
-        Table(optional("torch_empty_cache", boolean)),
+        FieldTable(optional("torch_empty_cache", boolean)),
     ),
-    Control(
+    ControlRoute(
         "/load_lora_adapter",
         "async_load_lora_adapter",
         _adapter,
-        Table(required("lora_name", string), required("lora_path", string), optional("pinned", boolean)),
+        FieldTable(required("lora_name", string), required("lora_path", string), optional("pinned", boolean)),
     ),
-    Control("/unload_lora_adapter", "async_unload_lora_adapter", _adapter, Table(required("lora_name", string))),
-    Control(
+    ControlRoute(
+        "/unload_lora_adapter", "async_unload_lora_adapter", _adapter, FieldTable(required("lora_name", string))
+    ),
+    ControlRoute(
         "/load_lora_adapter_from_tensors",
         "async_load_lora_adapter_from_tensors",
         _adapter,
-        Table(
+        FieldTable(
             required("lora_name", string),
             required("config_dict", mapping),
             required("serialized_named_tensors", list_of(string)),
@@ -135,11 +139,11 @@ CONTROLS: Final = (
         ),
         renamed=("serialized_named_tensors", "tensors"),
     ),
-    Control(
+    ControlRoute(
         "/open_session",
         "async_open_session",
         _session,
-        Table(
+        FieldTable(
             required("capacity_of_str_len", integer),
             optional("session_id", string),
             optional("streaming", boolean),
@@ -147,12 +151,14 @@ CONTROLS: Final = (
         ),
         _GET_POST,
     ),
-    Control("/close_session", "async_close_session", _nothing, Table(required("session_id", string)), _GET_POST),
-    Control(
+    ControlRoute(
+        "/close_session", "async_close_session", _nothing, FieldTable(required("session_id", string)), _GET_POST
+    ),
+    ControlRoute(
         "/update_weights_from_disk",
         "async_update_weights_from_disk",
         _outcome,
-        Table(
+        FieldTable(
             required("model_path", string),
             optional("load_format", string),
             *_UPDATE,
@@ -163,11 +169,11 @@ CONTROLS: Final = (
             optional("manifest", mapping),
         ),
     ),
-    Control(
+    ControlRoute(
         "/update_weights_from_tensor",
         "async_update_weights_from_tensor",
         _outcome,
-        Table(
+        FieldTable(
             required("serialized_named_tensors", list_of(string)),
             optional("load_format", string),
             *_UPDATE,
@@ -175,11 +181,11 @@ CONTROLS: Final = (
         ),
         renamed=("serialized_named_tensors", "named_tensors"),
     ),
-    Control(
+    ControlRoute(
         "/update_weights_from_distributed",
         "async_update_weights_from_distributed",
         _outcome,
-        Table(
+        FieldTable(
             required("names", list_of(string)),
             required("dtypes", list_of(string)),
             required("shapes", list_of(list_of(integer))),
@@ -189,28 +195,28 @@ CONTROLS: Final = (
             optional("selector", string),
         ),
     ),
-    Control(
+    ControlRoute(
         "/update_weights_from_ipc",
         "async_update_weights_from_ipc",
         _outcome,
-        Table(
+        FieldTable(
             required("zmq_handles", map_of(string)),
             optional("flush_cache", boolean),
             optional("weight_version", string),
             optional("torch_empty_cache", boolean),
         ),
     ),
-    Control(
+    ControlRoute(
         "/update_weight_version",
         "async_update_weight_version",
         _version,
-        Table(required("new_version", string), optional("abort_all_requests", boolean)),
+        FieldTable(required("new_version", string), optional("abort_all_requests", boolean)),
     ),
-    Control(
+    ControlRoute(
         "/init_weights_update_group",
         "async_init_weights_update_group",
         _outcome,
-        Table(
+        FieldTable(
             required("master_address", string),
             required("master_port", integer),
             required("rank_offset", integer),
@@ -219,28 +225,30 @@ CONTROLS: Final = (
             optional("backend", string),
         ),
     ),
-    Control(
+    ControlRoute(
         "/destroy_weights_update_group",
         "async_destroy_weights_update_group",
         _outcome,
-        Table(optional("group_name", string, "weight_update_group")),
+        FieldTable(optional("group_name", string, "weight_update_group")),
     ),
-    Control("/begin_weight_update", "async_begin_weight_update", _outcome, Table(optional("selector", string))),
-    Control("/end_weight_update", "async_end_weight_update", _outcome),
-    Control(
+    ControlRoute(
+        "/begin_weight_update", "async_begin_weight_update", _outcome, FieldTable(optional("selector", string))
+    ),
+    ControlRoute("/end_weight_update", "async_end_weight_update", _outcome),
+    ControlRoute(
         "/get_weights_by_name",
         "async_get_weights_by_name",
         _parameter,
-        Table(required("name", string), optional("truncate_size", integer)),
+        FieldTable(required("name", string), optional("truncate_size", integer)),
         _GET_POST,
     ),
-    Control("/release_memory_occupation", "async_release_memory_occupation", _nothing, _TAGS, _GET_POST),
-    Control("/resume_memory_occupation", "async_resume_memory_occupation", _nothing, _TAGS, _GET_POST),
-    Control(
+    ControlRoute("/release_memory_occupation", "async_release_memory_occupation", _nothing, _TAGS, _GET_POST),
+    ControlRoute("/resume_memory_occupation", "async_resume_memory_occupation", _nothing, _TAGS, _GET_POST),
+    ControlRoute(
         "/start_profile",
         "async_start_profile",
         _said("Start profiling.\n"),
-        Table(
+        FieldTable(
             optional("output_dir", string),
             optional("start_step", integer),
             optional("num_steps", integer),
@@ -256,30 +264,30 @@ CONTROLS: Final = (
         ),
         _GET_POST,
     ),
-    Control(
+    ControlRoute(
         "/stop_profile",
         "async_stop_profile",
         _said("Stop profiling. This will take some time.\n"),
         methods=_GET_POST,
     ),
-    Control(
+    ControlRoute(
         "/start_expert_distribution_record",
         "async_start_expert_distribution_record",
         _said("Start recording the expert distribution.\n"),
         methods=_GET_POST,
     ),
-    Control(
+    ControlRoute(
         "/stop_expert_distribution_record",
         "async_stop_expert_distribution_record",
         _said("Stop recording the expert distribution.\n"),
         methods=_GET_POST,
     ),
-    Control(
+    ControlRoute(
         "/dump_expert_distribution_record",
         "async_dump_expert_distribution_record",
         _said("Dump expert distribution record.\n"),
         methods=_GET_POST,
     ),
-    Control("/freeze_gc", "async_freeze_gc", _said("Garbage collection frozen.\n"), methods=_GET_POST),
+    ControlRoute("/freeze_gc", "async_freeze_gc", _said("Garbage collection frozen.\n"), methods=_GET_POST),
 )
 """Every such route."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ...errors import RequestRejected
 from ..core.fields import (
-    Table,
+    FieldTable,
     any_value,
     boolean,
     integer,
@@ -42,7 +42,7 @@ def _texts(value: Any, name: str) -> Any:
     return list_of(single_or_list(string))(value, name)
 
 
-FIELDS: Final = Table(
+FIELDS: Final = FieldTable(
     # The prompt: one of them
     optional("text", _texts),
     optional("input_ids", token_id_lists),

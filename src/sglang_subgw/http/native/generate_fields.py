@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ...errors import RequestRejected
 from ..core.fields import (
-    Table,
+    FieldTable,
     at_least,
     boolean,
     integer,
@@ -52,7 +52,7 @@ def _text(value: Any, name: str) -> Any:
     raise wrong(name, "a string or an array of strings", value)
 
 
-FIELDS: Final = Table(
+FIELDS: Final = FieldTable(
     # The prompt: one of them
     optional("text", _text),
     optional("input_ids", token_id_lists),

@@ -12,7 +12,7 @@ from ...worker.requests.request import EmbeddingRequest
 from ..core.disconnect import UntilDisconnect
 from ..core.exchange import Exchange
 from ..core.fields import (
-    Table,
+    FieldTable,
     integer,
     nullable,
     optional,
@@ -68,7 +68,7 @@ def _format(value: Any, name: str) -> str:
     return str(value)
 
 
-TABLE: Final = Table(
+TABLE: Final = FieldTable(
     required("input", _input),
     optional("model", string, DEFAULT_MODEL),
     optional("encoding_format", _format, "float"),

@@ -12,7 +12,7 @@ from ...worker.answers.sample import Sample
 from ...worker.requests.request import GenerateRequest
 from ..core.disconnect import UntilDisconnect
 from ..core.exchange import Exchange, RequestHeaders
-from ..core.fields import Table
+from ..core.fields import FieldTable
 from ..core.sse import DONE, start_events
 from ..relay import relay
 from ..services import Services
@@ -35,7 +35,7 @@ class Events(Protocol):
 class OpenAIHandler(ABC):
     """A POST endpoint of OpenAI's API."""
 
-    table: Table
+    table: FieldTable
 
     def __init__(self, services: Services) -> None:
         self.engine = services.engine

@@ -7,7 +7,7 @@ from typing import Any, Final
 from ...errors import RequestRejected
 from ..core.fields import (
     Field,
-    Table,
+    FieldTable,
     at_least,
     boolean,
     integer,
@@ -130,7 +130,7 @@ _COMMON: Final[tuple[Field, ...]] = (
     refused("mm_processor_kwargs", _NO_MEDIA),
 )
 
-COMPLETION: Final = Table(
+COMPLETION: Final = FieldTable(
     required("prompt", _prompt),
     *_COMMON,
     optional("echo", boolean, False),
@@ -148,7 +148,7 @@ COMPLETION: Final = Table(
     refused("custom_labels", _NOT_YET),
 )
 
-CHAT: Final = Table(
+CHAT: Final = FieldTable(
     required("messages", read_messages),
     *_COMMON,
     optional("logprobs", boolean, False),

@@ -7,10 +7,10 @@ from typing import Any
 from ...errors import RequestRejected
 from ..core.body import read_object
 from ..core.exchange import Exchange
-from ..core.fields import Table
+from ..core.fields import FieldTable
 
 
-async def read_values(exchange: Exchange, table: Table, limit: int) -> dict[str, Any]:
+async def read_values(exchange: Exchange, table: FieldTable, limit: int) -> dict[str, Any]:
     """Every field of the table; raises RequestRejected for what isn't JSON, and for the first wrong field."""
     kind = exchange.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/json":

@@ -10,7 +10,7 @@ from ...errors import EngineRejected, RequestRejected
 from ...worker.requests.request import EmbeddingRequest
 from ..core.disconnect import UntilDisconnect
 from ..core.exchange import Exchange
-from ..core.fields import Table, at_least, boolean, list_of, optional, required, string
+from ..core.fields import FieldTable, at_least, boolean, list_of, optional, required, string
 from ..services import Services
 from .models import resolve_model
 from .protocol import DEFAULT_MODEL
@@ -49,7 +49,7 @@ def _document(value: Any, name: str) -> Content:
     return read_content(value, name)
 
 
-TABLE: Final = Table(
+TABLE: Final = FieldTable(
     required("query", _query),
     required("documents", _documents),
     optional("instruct", string),

@@ -9,7 +9,7 @@ from ...errors import RequestRejected
 from ..core.disconnect import UntilDisconnect
 from ..core.exchange import Exchange
 from ..core.fields import (
-    Table,
+    FieldTable,
     boolean,
     integer,
     list_of,
@@ -42,7 +42,7 @@ def _items(value: Any, name: str) -> Any:
 
 _vectors: Final = list_of(list_of(number))
 
-TABLE: Final = Table(
+TABLE: Final = FieldTable(
     optional("query", _query),
     optional("items", _items),
     optional("label_token_ids", token_id_lists),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..model import Adapter, digest, path_mark
-from ..wire.structs import Struct, make
-from .family import Answer, Family, Handler
+from ..wire.structs import StandIn, make
+from .family import Answer, ControlFamily, Handler
 
 
-class Adapters(Family):
+class Adapters(ControlFamily):
     """The adapters are the model's; here they come and go."""
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -24,7 +24,7 @@ class Adapters(Family):
         """By name, the path that each was loaded from."""
         return {adapter.name: adapter.path for adapter in self._scheduler.model.adapters.values()}
 
-    def _load(self, message: Struct) -> Answer:
+    def _load(self, message: StandIn) -> Answer:
         self._check(message)
         try:
             mark = path_mark(message.lora_path)
@@ -32,12 +32,12 @@ class Adapters(Family):
             return self._answer(str(exc))
         return self._add(message, message.lora_path, mark)
 
-    def _load_tensors(self, message: Struct) -> Answer:
+    def _load_tensors(self, message: StandIn) -> Answer:
         self._check(message)
         own = message.serialized_named_tensors[0]
         return self._add(message, "__tensor__", digest(own.hex(), message.config_dict))
 
-    def _unload(self, message: Struct) -> Answer:
+    def _unload(self, message: StandIn) -> Answer:
         self._check_on()
         if users := self._scheduler.uses(message.lora_id):
             self._scheduler.violations.append(f"{message.lora_name} is unloaded while {', '.join(users)} use it")
@@ -45,7 +45,7 @@ class Adapters(Family):
         self._scheduler.model.adapters.pop(message.lora_id, None)
         return self._answer()
 
-    def _add(self, message: Struct, path: str, mark: str) -> Answer:
+    def _add(self, message: StandIn, path: str, mark: str) -> Answer:
         adapters = self._scheduler.model.adapters
         name, limit = message.lora_name, self.server_arg("max_loras_per_batch") or 8
         if name in self.loaded:
@@ -63,12 +63,12 @@ class Adapters(Family):
         if not self._scheduler.contract.features.enable_lora:
             raise AttributeError("'NoneType' object has no attribute 'load_lora_adapter'")
 
-    def _check(self, message: Struct) -> None:
+    def _check(self, message: StandIn) -> None:
         self._check_on()
         if message.lora_id is None:
             raise ValueError("lora_id cannot be None")
         if message.lora_id in self._scheduler.model.adapters:
             raise AssertionError(f"LoRA adapter with ID {message.lora_id} is already loaded.")
 
-    def _answer(self, problem: str = "") -> Struct:
+    def _answer(self, problem: str = "") -> StandIn:
         return make("LoRAUpdateOutput", success=not problem, error_message=problem, loaded_adapters=self.loaded)

@@ -6,18 +6,18 @@ import time
 from collections.abc import Mapping
 
 from ..scheduler import Scheduler
-from ..wire.structs import Struct, make
-from .family import Answer, Family, Handler, Send
+from ..wire.structs import StandIn, make
+from .family import Answer, ControlFamily, Handler, Send
 
 
-class Caches(Family):
+class Caches(ControlFamily):
     """A flush that may wait for the engine to be idle; the rest answers as SGLang's with its feature on or off."""
 
     def __init__(self, scheduler: Scheduler, send: Send) -> None:
         super().__init__(scheduler, send)
         self.storage: str | None = None
         """HiCache's storage backend, None while there is none."""
-        self._pending: tuple[Struct, float] | None = None
+        self._pending: tuple[StandIn, float] | None = None
 
     def handlers(self) -> Mapping[str, Handler]:
         return {
@@ -43,7 +43,7 @@ class Caches(Family):
             self._pending = None
             self._send(message, _flushed(False, "Timed out waiting for idle state."))
 
-    def _flush(self, message: Struct) -> Answer:
+    def _flush(self, message: StandIn) -> Answer:
         if self._pending is not None:
             return _flushed(False, "Another flush_cache is already in progress.")
         if (message.timeout_s or 0.0) > 0 and not self._scheduler.idle:
@@ -51,24 +51,24 @@ class Caches(Family):
             return None
         return _flushed(self._scheduler.flush())
 
-    def _clear_storage(self, message: Struct) -> Answer:
+    def _clear_storage(self, message: StandIn) -> Answer:
         return make("ClearHiCacheReqOutput", success=self._hierarchical)
 
-    def _attach(self, message: Struct) -> Answer:
+    def _attach(self, message: StandIn) -> Answer:
         problem = self._storage_problem("attach")
         if not problem:
             self.storage = message.hicache_storage_backend
         text = problem or "Attached HiCache storage backend successfully."
         return make("AttachHiCacheStorageReqOutput", success=not problem, message=text)
 
-    def _detach(self, message: Struct) -> Answer:
+    def _detach(self, message: StandIn) -> Answer:
         problem = self._storage_problem("detach")
         if not problem:
             self.storage = None
         text = problem or "HiCache storage backend is detached."
         return make("DetachHiCacheStorageReqOutput", success=not problem, message=text)
 
-    def _layout(self, message: Struct) -> Answer:
+    def _layout(self, message: StandIn) -> Answer:
         reason = "Mooncake storage is not attached" if self._hierarchical else "Hierarchical cache is disabled"
         layout = {
             "enabled": False,
@@ -93,7 +93,7 @@ class Caches(Family):
         return ""
 
 
-class Corpora(Family):
+class Corpora(ControlFamily):
     """External corpora of n-gram speculation, by their token counts."""
 
     def __init__(self, scheduler: Scheduler, send: Send) -> None:
@@ -107,7 +107,7 @@ class Corpora(Family):
             "ListExternalCorporaReqInput": self._list,
         }
 
-    def _add(self, message: Struct) -> Answer:
+    def _add(self, message: StandIn) -> Answer:
         if self._off:
             return make("AddExternalCorpusReqOutput", success=False, message=self._off)
         name, count = message.corpus_id, sum(map(len, message.token_chunks))
@@ -115,7 +115,7 @@ class Corpora(Family):
         text = f"Loaded corpus '{name}' with {count} tokens."
         return make("AddExternalCorpusReqOutput", success=True, corpus_id=name, message=text, loaded_token_count=count)
 
-    def _remove(self, message: Struct) -> Answer:
+    def _remove(self, message: StandIn) -> Answer:
         name = message.corpus_id
         problem = self._off or ("" if name in self.token_counts else f"Corpus '{name}' does not exist.")
         if not problem:
@@ -123,7 +123,7 @@ class Corpora(Family):
         text = problem or f"Removed corpus '{name}'."
         return make("RemoveExternalCorpusReqOutput", success=not problem, message=text)
 
-    def _list(self, message: Struct) -> Answer:
+    def _list(self, message: StandIn) -> Answer:
         kind = "ListExternalCorporaReqOutput"
         if self._off:
             return make(kind, success=False, message=self._off)
@@ -135,5 +135,5 @@ class Corpora(Family):
         return "" if on else "Ngram speculative decoding is not enabled."
 
 
-def _flushed(success: bool, message: str = "") -> Struct:
+def _flushed(success: bool, message: str = "") -> StandIn:
     return make("FlushCacheReqOutput", success=success, message=message)

@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..scheduler import Scheduler
-from ..wire.structs import Struct
+from ..wire.structs import StandIn
 
-type Answer = Struct | list[Struct] | None
+type Answer = StandIn | list[StandIn] | None
 """One for every data-parallel rank, a list of one for each, or none, or none yet."""
 
-type Handler = Callable[[Struct], Answer]
+type Handler = Callable[[StandIn], Answer]
 
-type Send = Callable[[Struct, Answer], None]
+type Send = Callable[[StandIn, Answer], None]
 """Sends the answer to a request."""
 
 
-class Family:
+class ControlFamily:
     """Messages that belong together, and their state. What a handler raises ends the scheduler, as it ends SGLang's."""
 
     def __init__(self, scheduler: Scheduler, send: Send) -> None:

@@ -12,18 +12,18 @@ from ..model import LoadedModel
 from ..scheduler import Scheduler
 from ..sessions import Sessions
 from ..wire.schema import structs
-from ..wire.structs import Struct, make
+from ..wire.structs import StandIn, make
 from .adapters import Adapters
 from .cache import Caches, Corpora
-from .family import Answer, Family, Handler
+from .family import Answer, ControlFamily, Handler
 from .groups import Groups
 from .profiling import Experts, Housekeeping, Profiling
-from .running import Memory, OpenSessions, Running
+from .running import OpenSessions, Running, SimulatedMemory
 from .state import Placement, State
 from .weights import Weights
 
 
-class Control:
+class ControlPlane:
     """An answer goes to the worker that asked, once per data-parallel rank; its attributes are what tests look at."""
 
     def __init__(self, scheduler: Scheduler, wake: Callable[[], None], *, keep_received: bool) -> None:
@@ -35,19 +35,19 @@ class Control:
         self._failures: defaultdict[str, deque[_Failure]] = defaultdict(deque)
         self._delays: dict[str, float] = {}
         self._held: set[str] = set()
-        self._backlog: list[tuple[Struct, float]] = []
+        self._backlog: list[tuple[StandIn, float]] = []
         self.adapters = Adapters(scheduler, self._answer)
         self.caches = Caches(scheduler, self._answer)
         self.corpora = Corpora(scheduler, self._answer)
         self.experts = Experts(scheduler, self._answer)
         self.groups = Groups(scheduler, self._answer)
         self.housekeeping = Housekeeping(scheduler, self._answer)
-        self.memory = Memory(scheduler, self._answer)
+        self.memory = SimulatedMemory(scheduler, self._answer)
         self.profiling = Profiling(scheduler, self._answer)
         self.running = Running(scheduler, self._answer)
         self.state = State(scheduler, self._answer)
         self.weights = Weights(scheduler, self._answer, self.groups)
-        self._families: tuple[Family, ...] = (
+        self._families: tuple[ControlFamily, ...] = (
             *(self.adapters, self.caches, self.corpora, self.experts, self.groups, self.housekeeping, self.memory),
             *(self.profiling, self.running, self.state, self.weights),
             *(OpenSessions(scheduler, self._answer), Placement(scheduler, self._answer)),
@@ -107,12 +107,12 @@ class Control:
         """Whether something is to happen later, without a message or a step."""
         return bool(self._backlog) or any(family.waits() for family in self._families)
 
-    def record(self, message: Struct) -> None:
+    def record(self, message: StandIn) -> None:
         """Keep a message for tests."""
         if self._keep_received:
             self.received.append((message.__struct_name__, dict(vars(message))))
 
-    def handle(self, message: Struct) -> None:
+    def handle(self, message: StandIn) -> None:
         """Act on one message, or let it wait; raises for one that no scheduler of SGLang's takes."""
         kind = message.__struct_name__
         if kind not in self._handlers:
@@ -135,7 +135,7 @@ class Control:
         for family in self._families:
             family.tick()
 
-    def _act(self, message: Struct) -> None:
+    def _act(self, message: StandIn) -> None:
         kind = message.__struct_name__
         failure = self._failures[kind].popleft() if self._failures[kind] else None
         if failure is None:
@@ -147,13 +147,13 @@ class Control:
             answers[failure.rank] = failure.answer(message)
             self._answer(message, answers)
 
-    def _answer(self, message: Struct, answer: Answer) -> None:
+    def _answer(self, message: StandIn, answer: Answer) -> None:
         worker = message.http_worker_ipc
         for one in self._per_rank(answer):
             vars(one)["http_worker_ipc"] = worker
             self._scheduler.replies.append((worker, one))
 
-    def _per_rank(self, answer: Answer) -> list[Struct]:
+    def _per_rank(self, answer: Answer) -> list[StandIn]:
         if answer is None:
             return []
         return answer if isinstance(answer, list) else [answer] * self._scheduler.contract.features.num_dp_ranks
@@ -163,7 +163,7 @@ class _Failure(NamedTuple):
     message: str
     rank: int | None
 
-    def answer(self, message: Struct) -> Struct:
+    def answer(self, message: StandIn) -> StandIn:
         kind = answer_kind(message.__struct_name__)
         spec = structs()[kind]
         fields: dict[str, Any] = {"success": False}

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ..scheduler import Scheduler
-from ..wire.structs import Struct, make
-from .family import Answer, Family, Handler, Send
+from ..wire.structs import StandIn, make
+from .family import Answer, ControlFamily, Handler, Send
 
 _START: Final = 1
 _STOP: Final = 2
 _FIELDS: Final = ("output_dir", "activities", "profile_id", "profile_prefix", "with_stack", "record_shapes")
 
 
-class Profiling(Family):
+class Profiling(ControlFamily):
     """At most one profile at a time."""
 
     def __init__(self, scheduler: Scheduler, send: Send) -> None:
@@ -39,7 +39,7 @@ class Profiling(Family):
         if self.running is not None and self._last_step is not None and steps >= self._last_step:
             self._end()
 
-    def _profile(self, message: Struct) -> Answer:
+    def _profile(self, message: StandIn) -> Answer:
         if message.req_type == _STOP:
             if self.running is None:
                 return _profiled("Profiling is not in progress. Call /start_profile first.")
@@ -64,7 +64,7 @@ class Profiling(Family):
         self.running = self._last_step = None
 
 
-class Experts(Family):
+class Experts(ControlFamily):
     """The record of which experts were used; off, SGLang's raises and ends."""
 
     def __init__(self, scheduler: Scheduler, send: Send) -> None:
@@ -76,7 +76,7 @@ class Experts(Family):
     def handlers(self) -> Mapping[str, Handler]:
         return {"ExpertDistributionReq": self._act}
 
-    def _act(self, message: Struct) -> Answer:
+    def _act(self, message: StandIn) -> Answer:
         if not self.server_arg("expert_distribution_recorder_mode"):
             raise RuntimeError(
                 "Please set ServerArgs.expert_distribution_recorder_mode to use ExpertDistributionRecorder."
@@ -91,7 +91,7 @@ class Experts(Family):
         return make("ExpertDistributionReqOutput")
 
 
-class Housekeeping(Family):
+class Housekeeping(ControlFamily):
     """What each of SGLang's processes does for itself."""
 
     def __init__(self, scheduler: Scheduler, send: Send) -> None:
@@ -107,19 +107,19 @@ class Housekeeping(Family):
             "DumperControlReqInput": self._dump,
         }
 
-    def _freeze(self, message: Struct) -> Answer:
+    def _freeze(self, message: StandIn) -> Answer:
         self.gc_frozen.append(message.gc_threshold)
         return None
 
-    def _configure_logging(self, message: Struct) -> Answer:
+    def _configure_logging(self, message: StandIn) -> Answer:
         if message.log_level is not None and message.log_level.upper() not in logging.getLevelNamesMapping():
             raise ValueError(f"Unknown level: {message.log_level.upper()!r}")
         return None
 
-    def _dump(self, message: Struct) -> Answer:
+    def _dump(self, message: StandIn) -> Answer:
         text = "'NoneType' object has no attribute 'handle_request'"  # As without DUMPER_SERVER_PORT.
         return make("DumperControlReqOutput", success=False, response=[], error=text)
 
 
-def _profiled(problem: str = "") -> Struct:
+def _profiled(problem: str = "") -> StandIn:
     return make("ProfileReqOutput", success=not problem, message=problem or "Succeeded")

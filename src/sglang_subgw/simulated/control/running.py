@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from ..scheduler import Scheduler
-from ..wire.structs import Struct, make
-from .family import Answer, Family, Handler, Send
+from ..wire.structs import StandIn, make
+from .family import Answer, ControlFamily, Handler, Send
 
 MEMORY: Final = ("kv_cache", "weights", "cuda_graph")
 
 
-class Running(Family):
+class Running(ControlFamily):
     """Pause and continue as the scheduler sees them (the router keeps a pause that aborts), aborts, slow motion."""
 
     def __init__(self, scheduler: Scheduler, send: Send) -> None:
@@ -28,7 +28,7 @@ class Running(Family):
             "SlowDownReqInput": self._slow_down,
         }
 
-    def _pause(self, message: Struct) -> Answer:
+    def _pause(self, message: StandIn) -> Answer:
         if message.mode == "abort":
             raise AssertionError("the router has let a pause of mode abort through")
         self._scheduler.paused = True
@@ -36,20 +36,20 @@ class Running(Family):
             self._scheduler.retract()
         return None
 
-    def _continue(self, message: Struct) -> Answer:
+    def _continue(self, message: StandIn) -> Answer:
         self._scheduler.paused = False
         return None
 
-    def _abort(self, message: Struct) -> Answer:
+    def _abort(self, message: StandIn) -> Answer:
         self._scheduler.abort(message)
         return None
 
-    def _slow_down(self, message: Struct) -> Answer:
+    def _slow_down(self, message: StandIn) -> Answer:
         self.step_sleep = max(message.forward_sleep_time or 0.0, 0.0)
         return make("SlowDownReqOutput")
 
 
-class Memory(Family):
+class SimulatedMemory(ControlFamily):
     """Which memory is released; SGLang's asserts that nothing runs, and that what is resumed was released."""
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -63,7 +63,7 @@ class Memory(Family):
         """The tags of what is released."""
         return self._scheduler.released
 
-    def _release(self, message: Struct) -> Answer:
+    def _release(self, message: StandIn) -> Answer:
         if not self._scheduler.flushable:
             raise AssertionError("release_memory_occupation should be called only when server is idle.")
         tags = set(message.tags or MEMORY)
@@ -74,13 +74,13 @@ class Memory(Family):
             self._scheduler.flush()
         return make("ReleaseMemoryOccupationReqOutput")
 
-    def _resume(self, message: Struct) -> Answer:
+    def _resume(self, message: StandIn) -> Answer:
         for tag in message.tags or MEMORY:
             self.released.remove(tag)
         return make("ResumeMemoryOccupationReqOutput")
 
 
-class OpenSessions(Family):
+class OpenSessions(ControlFamily):
     """Sessions come and go; the scheduler knows what is in them."""
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -90,11 +90,11 @@ class OpenSessions(Family):
         """Close those whose time is over."""
         self._scheduler.sessions.reap()
 
-    def _open(self, message: Struct) -> Answer:
+    def _open(self, message: StandIn) -> Answer:
         name = message.session_id
         opened = self._scheduler.sessions.open(name, streaming=bool(message.streaming), timeout=message.timeout)
         return make("OpenSessionReqOutput", session_id=name, success=opened)
 
-    def _close(self, message: Struct) -> Answer:
+    def _close(self, message: StandIn) -> Answer:
         self._scheduler.sessions.close(message.session_id)
         return None

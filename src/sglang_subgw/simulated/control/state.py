@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..scheduler import Scheduler
-from ..wire.structs import Struct, make
-from .family import Answer, Family, Handler, Send
+from ..wire.structs import StandIn, make
+from .family import Answer, ControlFamily, Handler, Send
 
 
-class State(Family):
+class State(ControlFamily):
     """What SGLang reads back, and the few numbers that can be set."""
 
     def __init__(self, scheduler: Scheduler, send: Send) -> None:
@@ -23,7 +23,7 @@ class State(Family):
     def handlers(self) -> Mapping[str, Handler]:
         return {"GetInternalStateReq": self._get, "SetInternalStateReq": self._set}
 
-    def _get(self, message: Struct) -> Answer:
+    def _get(self, message: StandIn) -> Answer:
         """SGLang's answer, one per rank."""
         scheduler, contract = self._scheduler, self._scheduler.contract
         ranks = contract.features.num_dp_ranks
@@ -51,7 +51,7 @@ class State(Family):
             for rank in range(ranks)
         ]
 
-    def _set(self, message: Struct) -> Answer:
+    def _set(self, message: StandIn) -> Answer:
         updated = all(self._settable(name, value) for name, value in message.server_args.items())
         if updated:
             self.overrides |= message.server_args
@@ -63,13 +63,13 @@ class State(Family):
         return name in ("speculative_accept_threshold_single", "speculative_accept_threshold_acc")
 
 
-class Placement(Family):
+class Placement(ControlFamily):
     """Roles and sizes that change while the engine runs, where it was started for that."""
 
     def handlers(self) -> Mapping[str, Handler]:
         return {"PdRoleSwitchReqInput": self._switch_role, "ScaleElasticEPReqInput": self._scale}
 
-    def _switch_role(self, message: Struct) -> Answer:
+    def _switch_role(self, message: StandIn) -> Answer:
         old = self._scheduler.contract.features.disaggregation_mode
         problem = self._role_problem(message.new_role, old)
         return make(
@@ -90,5 +90,5 @@ class Placement(Family):
             return "instance is not running in PD disaggregation mode"
         return "" if new == old else "decode_cuda_graph_memory_gb is required before capturing decode graphs"
 
-    def _scale(self, message: Struct) -> Answer:
+    def _scale(self, message: StandIn) -> Answer:
         raise AssertionError("Elastic EP state is not initialized.")

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from ..model import digest
 from ..scheduler import Scheduler
-from ..wire.structs import Struct, make
-from .family import Answer, Family, Handler, Send
+from ..wire.structs import StandIn, make
+from .family import Answer, ControlFamily, Handler, Send
 from .groups import Groups
 
 LOAD_FORMATS: Final = {
@@ -27,7 +27,7 @@ _NOT_FLUSHED: Final = (
 )
 
 
-class Weights(Family):
+class Weights(ControlFamily):
     """The weights are the model's; here they change."""
 
     def __init__(self, scheduler: Scheduler, send: Send, groups: Groups) -> None:
@@ -50,7 +50,7 @@ class Weights(Family):
             "CheckWeightsReqInput": self._check,
         }
 
-    def _from_disk(self, message: Struct) -> Answer:
+    def _from_disk(self, message: StandIn) -> Answer:
         kind = "UpdateWeightFromDiskReqOutput"
         if message.load_format is not None and message.load_format.lower() not in LOAD_FORMATS:
             raise ValueError(f"{message.load_format!r} is not a valid LoadFormat")
@@ -62,7 +62,7 @@ class Weights(Family):
             return make(kind, success=False, message=f"Failed to get weights iterator: {exc}.")
         return self._updated(kind, message, "Succeeded to update model weights.")
 
-    def _from_tensor(self, message: Struct) -> Answer:
+    def _from_tensor(self, message: StandIn) -> Answer:
         kind = "UpdateWeightsFromTensorReqOutput"
         if not self.updating:
             return make(kind, success=False, message=_no_session("update_weights_from_tensor"))
@@ -72,7 +72,7 @@ class Weights(Family):
         self._scheduler.model.weights = digest(own.hex())
         return self._updated(kind, message, "Success")
 
-    def _from_distributed(self, message: Struct) -> Answer:
+    def _from_distributed(self, message: StandIn) -> Answer:
         kind = "UpdateWeightsFromDistributedReqOutput"
         if not self.updating:
             return make(kind, success=False, message=_no_session("update_weights_from_distributed"))
@@ -81,16 +81,16 @@ class Weights(Family):
         self._scheduler.model.weights = digest(message.names, message.dtypes, message.shapes)
         return self._updated(kind, message, "Succeeded to update parameter online.")
 
-    def _from_ipc(self, message: Struct) -> Answer:
+    def _from_ipc(self, message: StandIn) -> Answer:
         self._scheduler.model.weights = digest(sorted(message.zmq_handles.items()))
         return self._updated("UpdateWeightsFromIPCReqOutput", message, "Succeeded to update model weights.")
 
-    def _updated(self, kind: str, message: Struct, text: str) -> Struct:
+    def _updated(self, kind: str, message: StandIn, text: str) -> StandIn:
         self._scheduler.set_weight_version(message.weight_version)
         flushed = not message.flush_cache or self._scheduler.flush()
         return make(kind, success=flushed, message=text if flushed else _NOT_FLUSHED)
 
-    def _receive_problem(self, message: Struct) -> str:
+    def _receive_problem(self, message: StandIn) -> str:
         if message.group_name not in self._groups.receiving:
             return (
                 f"Group {message.group_name} not in {sorted(self._groups.receiving)}. "
@@ -99,11 +99,11 @@ class Weights(Family):
         unknown = [dtype for dtype in message.dtypes if dtype not in DTYPES]
         return f"module 'torch' has no attribute '{unknown[0]}'" if unknown else ""
 
-    def _version(self, message: Struct) -> Answer:
+    def _version(self, message: StandIn) -> Answer:
         self._scheduler.set_weight_version(message.new_version)
         return make("UpdateWeightVersionReqOutput")
 
-    def _begin(self, message: Struct) -> Answer:
+    def _begin(self, message: StandIn) -> Answer:
         kind = "BeginWeightUpdateReqOutput"
         if self.updating:
             text = "a weight-update session is already open; call end_weight_update() first"
@@ -111,7 +111,7 @@ class Weights(Family):
         self.updating = True
         return make(kind, success=True, message="Success")
 
-    def _end(self, message: Struct) -> Answer:
+    def _end(self, message: StandIn) -> Answer:
         kind = "EndWeightUpdateReqOutput"
         if not self.updating:
             text = "no weight-update session is open; call begin_weight_update() first"
@@ -119,14 +119,14 @@ class Weights(Family):
         self.updating = False
         return make(kind, success=True, message="Success")
 
-    def _by_name(self, message: Struct) -> Answer:
+    def _by_name(self, message: StandIn) -> Answer:
         try:
             parameter = self._scheduler.model.parameter(message.name, message.truncate_size)
         except KeyError:
             parameter = None
         return make("GetWeightsByNameReqOutput", parameter=parameter)
 
-    def _check(self, message: Struct) -> Answer:
+    def _check(self, message: StandIn) -> Answer:
         kind, model = "CheckWeightsReqOutput", self._scheduler.model
         match message.action:
             case "checksum":
@@ -146,7 +146,7 @@ class Weights(Family):
                 return make(kind, success=False, message=f"Unsupported {action=}")
         return make(kind, success=True, message="Success.")
 
-    def _checksums(self, message: Struct) -> list[Struct]:
+    def _checksums(self, message: StandIn) -> list[StandIn]:
         """One per data-parallel rank."""
         checksums = self._scheduler.model.checksums(message.skip_tensor_list or ())
         overall = hashlib.sha256("".join(name + checksums[name] for name in sorted(checksums)).encode()).hexdigest()

@@ -28,7 +28,7 @@ class KvPublisher:
         self.subscriptions = 0
         """How often anybody has subscribed to any rank."""
         self._context = zmq.Context()
-        self._ranks = [_Rank(self._context, source, buffer_steps) for source in facts.sources]
+        self._ranks = [_PublishingRank(self._context, source, buffer_steps) for source in facts.sources]
         self._queue: deque[tuple[int, list[dict[str, Any]], int]] = deque()
         self._wake_out, self._wake_in = os.pipe()
         self._thread = threading.Thread(target=self._serve, name="simulated-kv-events")
@@ -90,7 +90,7 @@ class KvPublisher:
                 rank.serve_replay()
 
 
-class _Rank:
+class _PublishingRank:
     def __init__(self, context: zmq.Context[Any], source: KvEventSource, buffer_steps: int) -> None:
         self._source = source
         # In place of a PUB, as it tells who subscribes.

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...contract import EngineContract
 from ...kv_events.relay import KvEventRelay
-from ..generation import Generation
+from ..generation import SimulatedGeneration
 from ..scheduler import Scheduler
 from .kv_publisher import KvPublisher
 from .loads import LoadPublisher
@@ -47,6 +47,6 @@ class Publications:
         """Leave no thread and no file. Safe to call twice."""
         self._ends.close()
 
-    def _on_cached(self, generation: Generation) -> None:
+    def _on_cached(self, generation: SimulatedGeneration) -> None:
         assert self.kv_events is not None
         self.kv_events.stored(generation.prompt, generation.request.routed_dp_rank or 0)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from .schema import mismatch
-from .structs import Struct
+from .structs import StandIn
 
 UNANSWERED: Final = frozenset(
     {
@@ -23,12 +23,12 @@ UNANSWERED: Final = frozenset(
 """Messages that nobody answers: they need no address."""
 
 
-def violations(message: Struct) -> Iterator[str]:
+def violations(message: StandIn) -> Iterator[str]:
     """Everything wrong with a message that was decoded."""
     for name, kind in message.__spec__.types.items():
         if problem := mismatch(getattr(message, name), kind):
             yield f"{message.__struct_name__}.{name}: {problem}"
-        elif isinstance(value := getattr(message, name), Struct):
+        elif isinstance(value := getattr(message, name), StandIn):
             yield from violations(value)
     match message.__struct_name__:
         case "TokenizedGenerateReqInput" | "TokenizedEmbeddingReqInput":
@@ -52,16 +52,16 @@ def violations(message: Struct) -> Iterator[str]:
             yield f"{message.__struct_name__}.http_worker_ipc: {worker!r} is no address to answer to"
 
 
-def _request(message: Struct) -> Iterator[str]:
+def _request(message: StandIn) -> Iterator[str]:
     if not isinstance(message.rid, str) or not message.rid:
         yield f"{message.__struct_name__}.rid: {message.rid!r}"
     if message.input_ids is None and getattr(message, "input_embeds", None) is None:
         yield f"{message.__struct_name__}.input_ids: None"
-    if not isinstance(message.sampling_params, Struct):
+    if not isinstance(message.sampling_params, StandIn):
         yield f"{message.__struct_name__}.sampling_params: {message.sampling_params!r}"
 
 
-def _sampling_params(params: Struct) -> Iterator[str]:
+def _sampling_params(params: StandIn) -> Iterator[str]:
     if params.is_normalized is not True:
         yield "SamplingParams.is_normalized: missing, stop strings would be reset"
     for name in ("stop_strs", "stop_regex_strs"):

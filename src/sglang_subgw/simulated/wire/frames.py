@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 from .schema import Member, mismatch, structs
-from .structs import REBUILD, Struct, TimeStats, as_sglang, make, member, member_class, struct_class
+from .structs import REBUILD, StandIn, StandInTimeStats, as_sglang, make, member, member_class, struct_class
 from .tensors import MSGPACK_EXT, Tensor
 
 try:
@@ -27,8 +27,8 @@ class Undecodable(Exception):
 class FrameCodec(Protocol):
     """One encoding, both directions."""
 
-    def encode(self, message: Struct) -> bytes: ...
-    def decode(self, frame: bytes) -> Struct: ...
+    def encode(self, message: StandIn) -> bytes: ...
+    def decode(self, frame: bytes) -> StandIn: ...
 
 
 def frame_codec(name: str) -> FrameCodec:
@@ -39,20 +39,20 @@ def frame_codec(name: str) -> FrameCodec:
 class PickleFrames:
     """SGLANG_USE_PICKLE_IPC=1, SGLang's default."""
 
-    def encode(self, message: Struct) -> bytes:
+    def encode(self, message: StandIn) -> bytes:
         return as_sglang(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
 
-    def decode(self, frame: bytes) -> Struct:
+    def decode(self, frame: bytes) -> StandIn:
         try:
-            message = _Unpickler(io.BytesIO(frame)).load()
+            message = _StandInUnpickler(io.BytesIO(frame)).load()
         except Exception as exc:
             raise Undecodable(f"{type(exc).__name__}: {exc}") from exc
-        if not isinstance(message, Struct):
+        if not isinstance(message, StandIn):
             raise Undecodable(f"a {type(message).__name__} is no message")
         return message
 
 
-class _Unpickler(pickle.Unpickler):
+class _StandInUnpickler(pickle.Unpickler):
     """Finds SGLang's own names as stand-ins, both directions', and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -67,7 +67,7 @@ class _Unpickler(pickle.Unpickler):
         if (enumeration := member_class(module, name)) is not None:
             return enumeration
         if name in ("APIServerReqTimeStats", "SchedulerReqTimeStats"):
-            return TimeStats
+            return StandInTimeStats
         if (module, name) == ("http", "HTTPStatus"):
             return HTTPStatus
         raise pickle.UnpicklingError(f"{module}.{name} is on no wire of SGLang's")
@@ -86,10 +86,10 @@ class MsgpackFrames:
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
         self._decoder = msgspec.msgpack.Decoder(ext_hook=_decode_ext)
 
-    def encode(self, message: Struct) -> bytes:
+    def encode(self, message: StandIn) -> bytes:
         return self._encoder.encode(_as_array(message))
 
-    def decode(self, frame: bytes) -> Struct:
+    def decode(self, frame: bytes) -> StandIn:
         try:
             value = self._decoder.decode(frame)
             if not isinstance(value, list) or not value or not isinstance(value[0], str):
@@ -101,7 +101,7 @@ class MsgpackFrames:
             raise Undecodable(f"{type(exc).__name__}: {exc}") from exc
 
 
-def _as_array(message: Struct) -> list[Any]:
+def _as_array(message: StandIn) -> list[Any]:
     spec = message.__spec__
     values = [getattr(message, name) for name in spec.names]
     for at, name in enumerate(spec.names):
@@ -113,7 +113,7 @@ def _as_array(message: Struct) -> list[Any]:
 
 
 def _encode_hook(value: Any) -> Any:
-    if isinstance(value, Struct):
+    if isinstance(value, StandIn):
         return _as_array(value) if value.__spec__.array_like else dict(vars(value))
     if isinstance(value, array):
         return _buffer(_EXT_ARRAY, value.typecode, value.tobytes())
@@ -136,7 +136,7 @@ def _decode_ext(code: int, data: memoryview) -> Any:
     return values
 
 
-def _from_array(name: str, values: list[Any]) -> Struct:
+def _from_array(name: str, values: list[Any]) -> StandIn:
     spec = structs().get(name)
     if spec is None:
         raise Undecodable(f"unknown tag {name!r}")
@@ -177,7 +177,7 @@ def _typed(value: Any, kind: Any) -> Any:
     return value
 
 
-def _post_init(params: Struct) -> None:
+def _post_init(params: StandIn) -> None:
     """What SamplingParams.__post_init__ overwrites when the sender left is_normalized out."""
     vars(params).update(stop_strs=params.stop, stop_regex_strs=params.stop_regex)
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 from .schema import Member, StructSpec, structs
 
 
-class Struct:
+class StandIn:
     """Base of the stand-ins: the fields as attributes, those not given at their defaults."""
 
     __struct_name__: ClassVar[str]
@@ -39,7 +39,7 @@ class Struct:
         return f"{self.__struct_name__}({self.__dict__})"
 
 
-class TimeStats:
+class StandInTimeStats:
     """Stand-in for SchedulerReqTimeStats with metrics off: an object with an empty state."""
 
     def __getstate__(self) -> dict[str, Any]:
@@ -47,11 +47,11 @@ class TimeStats:
 
 
 @cache
-def struct_class(name: str) -> type[Struct]:
+def struct_class(name: str) -> type[StandIn]:
     """The stand-in of one message class."""
     spec = structs()[name]
     defaults = {field: _default(value, spec.types[field]) for field, value in spec.defaults.items()}
-    stand_in = type(name, (Struct,), {"__struct_name__": name, "__spec__": spec, "__defaults__": defaults})
+    stand_in = type(name, (StandIn,), {"__struct_name__": name, "__spec__": spec, "__defaults__": defaults})
     publish(stand_in, name, spec.module)
     return stand_in
 
@@ -74,7 +74,7 @@ def member(path: str, value: int) -> Member:
     return stand_in(value)
 
 
-def make(name: str, /, **fields: Any) -> Struct:
+def make(name: str, /, **fields: Any) -> StandIn:
     """A message by its class's name; raises TypeError as SGLang's class does."""
     return struct_class(name)(**fields)
 
@@ -110,12 +110,12 @@ def publish(thing: Any, name: str, module: str) -> None:
     thing.__qualname__ = name
 
 
-def _rebuild(cls: type[Struct], fields: dict[str, Any]) -> Struct:
+def _rebuild(cls: type[StandIn], fields: dict[str, Any]) -> StandIn:
     return cls(**fields)
 
 
 _PUBLISHED: Final[set[str]] = set()
 publish(_rebuild, "rebuild", "msgspec._utils")
 _rebuild.__name__ = "rebuild"
-publish(TimeStats, "SchedulerReqTimeStats", "sglang.srt.observability.req_time_stats")
+publish(StandInTimeStats, "SchedulerReqTimeStats", "sglang.srt.observability.req_time_stats")
 REBUILD: Final = _rebuild

@@ -26,7 +26,7 @@ _MOST: Final = 8192
 _PARTS_KEPT: Final = 1024
 
 
-class _Stream(NamedTuple):
+class _RepeatedStream(NamedTuple):
     """What the messages of one stream share: the bytes between those of its new token, and all fields."""
 
     begin: bytes
@@ -43,7 +43,7 @@ class RepeatedMessages:
     """The streams of one codec."""
 
     def __init__(self) -> None:
-        self._streams: dict[bytes, _Stream | None] = {}
+        self._streams: dict[bytes, _RepeatedStream | None] = {}
         """By rid; None for one whose messages differ in more, so that each is read as a whole."""
         self._rid_at = 0
         self._shared: dict[bytes, bytes] = {}
@@ -85,7 +85,7 @@ class RepeatedMessages:
         at = self._rid_at
         return frame[at + 2 : at + 2 + frame[at + 1]] if len(frame) > at + 2 else b""
 
-    def _stream(self, frame: bytes, message: Message, ids: array[Any]) -> _Stream | None:
+    def _stream(self, frame: bytes, message: Message, ids: array[Any]) -> _RepeatedStream | None:
         if frame[:1] + frame[2:3] != _PROTO_FRAME:
             return None
         data = ids.tobytes()
@@ -98,7 +98,7 @@ class RepeatedMessages:
             return None
         text_end, ids_end = (at + 2 + frame[at + 1] for at in (text_at, ids_at))
         completion_end, reasoning_end = (at + 1 + _INT_SIZES.get(frame[at], 0) for at in (completion_at, reasoning_at))
-        stream = _Stream(
+        stream = _RepeatedStream(
             begin=frame[_BODY:text_at],
             after_text=self._same(frame[text_end:ids_at]),
             after_ids=self._same(frame[ids_end:completion_at]),
@@ -118,7 +118,7 @@ class RepeatedMessages:
         return self._shared.setdefault(part, part)
 
 
-def _next(stream: _Stream, frame: bytes) -> Message | None:
+def _next(stream: _RepeatedStream, frame: bytes) -> Message | None:
     begin, after_text, after_ids, after_completion, after_reasoning, typecode, kind, fields = stream
     try:
         if not frame.startswith(begin, _BODY):

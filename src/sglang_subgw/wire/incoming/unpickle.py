@@ -50,7 +50,7 @@ class Reader:
     def loads(self, data: bytes | memoryview) -> Any:
         """The object in a pickle, unknown classes as Opaque; raises WireError for a broken one."""
         try:
-            return _Unpickler(io.BytesIO(data), self._find).load()
+            return _MessageUnpickler(io.BytesIO(data), self._find).load()
         except Exception as exc:  # A pickle's opcodes can raise anything.
             raise WireError(f"A pickle of {len(data)} bytes can't be read: {type(exc).__name__}: {exc}") from exc
 
@@ -64,7 +64,7 @@ class Reader:
         return found
 
 
-class _Unpickler(pickle.Unpickler):
+class _MessageUnpickler(pickle.Unpickler):
     def __init__(self, file: io.BytesIO, find: Callable[[str, str], Any]) -> None:
         super().__init__(file)
         self.find_class = find  # type: ignore[method-assign]

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable
 from typing import Any, Final
 
-from ..message import Member, Struct
+from ..message import EnumMember, Struct
 
 type Check = Callable[[Any], bool]
 
@@ -127,7 +127,7 @@ def is_str_map(value: Any) -> bool:
 
 def is_member(kind: str) -> Check:
     """A check for a member of that enumeration."""
-    return lambda value: isinstance(value, Member) and value.kind == kind
+    return lambda value: isinstance(value, EnumMember) and value.kind == kind
 
 
 def one_of(*choices: str) -> Check:

@@ -13,18 +13,18 @@ from ..answers.facts import AnswerFacts
 from ..requests.checks_embedding import check_embedding_request
 from ..requests.expand_embedding import EmbeddingPrompt, expand_embedding
 from ..requests.limits import check_positions, fit
-from ..requests.plan import Plan
+from ..requests.plan import RequestPlan
 from ..requests.ready import Ready, names_adapters, priority_of
 from ..requests.request import EmbeddingRequest
 from ..requests.routing import follows_rooms
 from ..requests.sampling import normalize
-from .family import Family, Identity
+from .family import Identity, RequestFamily
 
 type Tokens = tuple[list[int], list[int] | None]
 """Ids, and for each the part of a pair that it belongs to."""
 
 
-class Embedding(Family[EmbeddingRequest, EmbeddingPrompt]):
+class EmbeddingFamily(RequestFamily[EmbeddingRequest, EmbeddingPrompt]):
     """Answered at once, after the prompt was read."""
 
     kind = "TokenizedEmbeddingReqInput"
@@ -37,11 +37,13 @@ class Embedding(Family[EmbeddingRequest, EmbeddingPrompt]):
         # would end the scheduler.
         self._typed = any("bert" in name.lower() for name in contract.model.architectures)
 
-    def plan(self, request: EmbeddingRequest) -> Plan[EmbeddingPrompt]:
+    def plan(self, request: EmbeddingRequest) -> RequestPlan[EmbeddingPrompt]:
         check_embedding_request(request, self.contract)
         return expand_embedding(request)
 
-    async def prepare(self, request: EmbeddingRequest, plan: Plan[EmbeddingPrompt]) -> list[Ready[EmbeddingPrompt]]:
+    async def prepare(
+        self, request: EmbeddingRequest, plan: RequestPlan[EmbeddingPrompt]
+    ) -> list[Ready[EmbeddingPrompt]]:
         tokens = await self._tokenize(request, plan.prompts)
         return [self._ready(request, prompt, *row) for prompt, row in zip(plan.prompts, tokens, strict=True)]
 

@@ -9,7 +9,7 @@ from ...contract import EngineContract
 from ...tokenization.tokenizer import ShardTokenizer
 from ..answers.facts import AnswerFacts
 from ..answers.sample import Sample
-from ..requests.plan import AnyPrompt, Plan
+from ..requests.plan import AnyPrompt, RequestPlan
 from ..requests.ready import Ready
 
 
@@ -24,7 +24,7 @@ class Identity(TypedDict):
     lora_id: str | None
 
 
-class Family[R, P: AnyPrompt](ABC):
+class RequestFamily[R, P: AnyPrompt](ABC):
     """Requests of the type R, taken apart into prompts of the type P."""
 
     kind: ClassVar[str]
@@ -41,11 +41,11 @@ class Family[R, P: AnyPrompt](ABC):
         self.batches = self.batch_kind in contract.wire.schema and contract.features.num_dp_ranks <= 1
 
     @abstractmethod
-    def plan(self, request: R) -> Plan[P]:
+    def plan(self, request: R) -> RequestPlan[P]:
         """The request, checked as a whole and taken apart; raises RequestRejected."""
 
     @abstractmethod
-    async def prepare(self, request: R, plan: Plan[P]) -> list[Ready[P]]:
+    async def prepare(self, request: R, plan: RequestPlan[P]) -> list[Ready[P]]:
         """Each prompt checked and tokenized; raises RequestRejected."""
 
     @abstractmethod

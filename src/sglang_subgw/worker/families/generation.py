@@ -11,15 +11,15 @@ from ..answers.sample import Sample
 from ..requests.build import BATCH_KIND, KIND, Builder
 from ..requests.checks import check_prompt, check_request
 from ..requests.expand import Prompt, expand
-from ..requests.plan import Plan
+from ..requests.plan import RequestPlan
 from ..requests.ready import Ready
 from ..requests.request import GenerateRequest
 from ..requests.routing import FAKE_HOST, check_meeting, follows_rooms
 from ..requests.sampling import normalize
-from .family import Family, Identity
+from .family import Identity, RequestFamily
 
 
-class Generation(Family[GenerateRequest, Prompt]):
+class GenerationFamily(RequestFamily[GenerateRequest, Prompt]):
     """Sampled token by token."""
 
     kind = KIND
@@ -29,13 +29,13 @@ class Generation(Family[GenerateRequest, Prompt]):
         super().__init__(contract, tokenizer, facts, endpoint)
         self._builder = Builder(contract, endpoint)
 
-    def plan(self, request: GenerateRequest) -> Plan[Prompt]:
+    def plan(self, request: GenerateRequest) -> RequestPlan[Prompt]:
         check_request(request, self.contract)
         plan = expand(request)
         check_meeting(request, plan, self.contract)
         return plan
 
-    async def prepare(self, request: GenerateRequest, plan: Plan[Prompt]) -> list[Ready[Prompt]]:
+    async def prepare(self, request: GenerateRequest, plan: RequestPlan[Prompt]) -> list[Ready[Prompt]]:
         sampling = [normalize(prompt.sampling_params, self.contract, self.tokenizer) for prompt in plan.prompts]
         ids = await self._tokenize(request, plan.prompts)
         return [

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ...errors import RequestRejected
 from ...wire.outgoing.values import Check, is_bool, is_hidden, is_int, is_str
-from .plan import Columns, Plan, id_shape, is_object, text_shape, wrong
+from .plan import Columns, RequestPlan, id_shape, is_object, text_shape, wrong
 from .request import GenerateRequest
 from .sampling import sample_count
 
@@ -37,7 +37,7 @@ class Prompt:
     token_indices_to_pool: list[int] | None = None
 
 
-def expand(request: GenerateRequest) -> Plan[Prompt]:
+def expand(request: GenerateRequest) -> RequestPlan[Prompt]:
     """Take a request apart, with SGLang's rules and messages; raises RequestRejected."""
     is_batch, count = _shape(request)
     samples = _samples(request.sampling_params, count)
@@ -50,7 +50,7 @@ def expand(request: GenerateRequest) -> Plan[Prompt]:
         if given is not None and not (given is False and name in _SWITCHES):
             values[name] = read(columns, given)
     prompts = [Prompt(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True)]
-    return Plan(prompts=prompts, samples=samples, is_single=columns.is_single, batch_name=batch_name)
+    return RequestPlan(prompts=prompts, samples=samples, is_single=columns.is_single, batch_name=batch_name)
 
 
 def _shape(request: GenerateRequest) -> tuple[bool, int]:

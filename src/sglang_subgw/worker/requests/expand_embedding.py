@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ...errors import RequestRejected
 from ...wire.outgoing.values import is_str
-from .plan import Columns, Plan, id_shape, is_object, text_shape, wrong
+from .plan import Columns, RequestPlan, id_shape, is_object, text_shape, wrong
 from .request import EmbeddingRequest
 
 type Text = str | list[str]
@@ -30,7 +30,7 @@ class EmbeddingPrompt:
     token_indices_to_pool: list[int] | None
 
 
-def expand_embedding(request: EmbeddingRequest) -> Plan[EmbeddingPrompt]:
+def expand_embedding(request: EmbeddingRequest) -> RequestPlan[EmbeddingPrompt]:
     """Take a request apart, with SGLang's rules and messages; raises RequestRejected."""
     if request.text is None and request.input_ids is None:
         raise RequestRejected("At least one of text, input_ids, image, video, or audio should be provided")
@@ -49,7 +49,7 @@ def expand_embedding(request: EmbeddingRequest) -> Plan[EmbeddingPrompt]:
         "token_indices_to_pool": columns.int_lists("token_indices_to_pool"),
     }
     prompts = [EmbeddingPrompt(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True)]
-    return Plan(prompts=prompts, samples=1, is_single=columns.is_single, batch_name=batch_name)
+    return RequestPlan(prompts=prompts, samples=1, is_single=columns.is_single, batch_name=batch_name)
 
 
 def _texts(request: EmbeddingRequest, count: int) -> list[Text | None]:

@@ -27,7 +27,7 @@ class AnyPrompt(Protocol):
 
 
 @dataclass(slots=True)
-class Plan[P: AnyPrompt]:
+class RequestPlan[P: AnyPrompt]:
     """What a request asks for: prompts, samples of each, and the names that the client gave."""
 
     prompts: list[P]

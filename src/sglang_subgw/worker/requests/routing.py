@@ -9,7 +9,7 @@ from typing import Final
 from ...contract import EngineContract
 from ...errors import RequestRejected
 from .expand import Prompt
-from .plan import Plan
+from .plan import RequestPlan
 from .request import GenerateRequest
 
 FAKE_HOST: Final = "2.2.2.2"
@@ -47,7 +47,7 @@ def follows_rooms(contract: EngineContract) -> bool:
     return method == "follow_bootstrap_room" and contract.features.num_dp_ranks > 1
 
 
-def check_meeting(request: GenerateRequest, plan: Plan[Prompt], contract: EngineContract) -> None:
+def check_meeting(request: GenerateRequest, plan: RequestPlan[Prompt], contract: EngineContract) -> None:
     """Where prefill and decode meet; notes the rooms that nobody else may be in meanwhile; raises RequestRejected."""
     features = contract.features
     if features.disaggregation_mode == "null":
@@ -83,7 +83,7 @@ def check_meeting(request: GenerateRequest, plan: Plan[Prompt], contract: Engine
         raise RequestRejected("bootstrap_room must be another one for each prompt.", param="bootstrap_room")
 
 
-def _check_has_room(plan: Plan[Prompt]) -> None:
+def _check_has_room(plan: RequestPlan[Prompt]) -> None:
     if any(prompt.bootstrap_room is None for prompt in plan.prompts):
         raise RequestRejected(
             "Invalid request: Disaggregated request received without bootstrap room id.", param="bootstrap_room"
