@@ -104,6 +104,12 @@ def codec(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.fixture
+def needs_tokenizers() -> None:
+    """Skips where text can't be tokenized."""
+    pytest.importorskip("tokenizers")
+
+
 @pytest.fixture(params=[True, False], ids=["grouped", "single"])
 def grouped(request: pytest.FixtureRequest) -> bool:
     """One message per step and worker, or one per request."""

@@ -30,6 +30,7 @@ from sglang_subgw.simulated import SimulatedEngine
 from support.attached import CommandProcess, attached, simulated_owner
 from support.client import client
 from support.faults import until
+from support.programs import IMPORTABLE
 from support.stack import Stack, generate_body
 
 KILLS = int(os.environ.get("SUBGW_TEST_KILLS", "4"))
@@ -216,8 +217,7 @@ def test_2289_1872_ctrl_c_at_any_moment_of_the_start_ends_it_and_leaves_nothing(
 def test_2289_1872_ctrl_c_while_an_application_starts_ends_it_with_128_and_the_signal_s_number(
     mode: Mode, published: PublishedEngine
 ):
-    environment = {"PYTHONPATH": str(Path(__file__).parents[1])}
-    with attached(published.name, "--app", "support.apps.slow:app", mode=mode, environment=environment) as gateway:
+    with attached(published.name, "--app", "support.apps.slow:app", mode=mode, environment=IMPORTABLE) as gateway:
         until(lambda: "starting 2 shards" in gateway.log, what="the start")
         gateway.send(signal.SIGINT)
         assert gateway.wait() == 128 + signal.SIGINT, gateway.log

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import zmq
-from engine_fakes import Engine
 
 from sglang_subgw.engine.engine_loop import EngineLoop
 from sglang_subgw.errors import EngineUnavailable
+from support.engine_fakes import Engine
 
 SECONDS = 10
 

@@ -20,6 +20,7 @@ from sglang_subgw.system.channel import Channel
 from support.attached import CommandProcess, attached
 from support.client import client, raw_request, read_until
 from support.faults import APP, streams_on_each, until
+from support.programs import IMPORTABLE
 from support.stack import Stack, generate_body
 
 LONG = generate_body("abc", 4000, stream=True, ignore_eos=True)
@@ -150,7 +151,7 @@ def published(engine: SimulatedEngine) -> Iterator[PublishedEngine]:
 
 
 def started(engine: PublishedEngine, mode: Mode) -> CommandProcess:
-    return attached(engine.name, "--app", APP, mode=mode, environment={"PYTHONPATH": str(Path(__file__).parents[1])})
+    return attached(engine.name, "--app", APP, mode=mode, environment=IMPORTABLE)
 
 
 def of_gateway(pid: int) -> list[int]:

@@ -16,6 +16,7 @@ from support.attached import CommandProcess, attached
 from support.client import SHARD_HEADER, client, raw_request, read_until
 from support.faults import APP, streams_on_each, until
 from support.modes import needs
+from support.programs import IMPORTABLE
 from support.stack import Stack, generate_body
 
 BLOCKS = ["spin", "sleep"]
@@ -93,7 +94,7 @@ def test_a_shard_that_never_ends_does_not_hold_up_the_stop_whose_exit_status_is_
 ):
     with (
         SimulatedEngineProcess(runtime_dir, "--step-seconds", "0.01") as engine,
-        attached(engine.pid, "--app", APP, "--drain-timeout", "1", mode=mode, environment=apps()) as gateway,
+        attached(engine.pid, "--app", APP, "--drain-timeout", "1", mode=mode, environment=IMPORTABLE) as gateway,
     ):
         shard = blocked(gateway, fault)
         stopped_at = time.monotonic()
@@ -109,13 +110,8 @@ def test_a_shard_that_never_ends_does_not_hold_up_the_stop_whose_exit_status_is_
 def test_a_process_shard_that_never_ends_is_killed_by_the_stop_which_is_a_clean_one(runtime_dir: Path, mode: Mode):
     with (
         SimulatedEngineProcess(runtime_dir) as engine,
-        attached(engine.pid, "--app", APP, "--drain-timeout", "1", mode=mode, environment=apps()) as gateway,
+        attached(engine.pid, "--app", APP, "--drain-timeout", "1", mode=mode, environment=IMPORTABLE) as gateway,
     ):
         blocked(gateway, "spin")
         gateway.send(signal.SIGTERM)
         assert gateway.wait(20) == 0, gateway.log
-
-
-def apps() -> dict[str, str]:
-    """Where the application is found."""
-    return {"PYTHONPATH": str(Path(__file__).parents[1])}

@@ -7,7 +7,8 @@ import json
 from typing import Any
 
 import pytest
-from http_fakes import FakeEngine, app_of, ask, client_of, contract
+
+from support.http_fakes import FakeEngine, app_of, ask, client_of, contract
 
 CHAT = "/v1/chat/completions"
 USER = [{"role": "user", "content": "Hi"}]

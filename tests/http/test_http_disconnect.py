@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from http_fakes import FakeEngine, app_of, emit, saying, silent
 
 from sglang_subgw.http.core.disconnect import UntilDisconnect
 from sglang_subgw.http.core.exchange import ClientGone, Exchange
 from sglang_subgw.worker.call import Call
+from support.http_fakes import FakeEngine, app_of, emit, saying, silent
 
 REQUESTS = {
     "/generate": {"text": "a"},

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from http_fakes import FakeEngine, ask, events_of, saying
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from support.http_fakes import FakeEngine, ask, events_of, saying
 
 texts = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=6), min_size=1, max_size=8)
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from http_fakes import STOP, emit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from sglang_subgw.http.relay import relay
 from sglang_subgw.worker.answers.facts import AnswerFacts
 from sglang_subgw.worker.answers.sample import Sample
 from sglang_subgw.worker.call import Call
+from support.http_fakes import STOP, emit
 
 
 class FakeBody:

@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("api_checks")
+pytest.register_assert_rewrite("support.real.api_checks")

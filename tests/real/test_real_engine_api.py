@@ -12,21 +12,21 @@ from pathlib import Path
 
 import httpx
 import pytest
-from api_checks import CHECKS, ELSEWHERE, SEVERAL, Api, Trainer, call, ids, own_ids, trainer_process
-from number_scenarios import ANSWERED
-from number_scenarios import MODES as NUMBER_MODES
-from test_real_engine_routes import admin_client, options
 
 from sglang_subgw.config import Mode
 from support.api_tables import engine_rows, manager_rows
 from support.attached import CommandProcess, attached
 from support.client import client_per_shard
 from support.models import RANK, TARGETS, adapter, other_weights
+from support.programs import IMPORTABLE
+from support.real.api_checks import CHECKS, ELSEWHERE, SEVERAL, Api, Trainer, call, ids, own_ids, trainer_process
+from support.real.engine_routes import admin_client, options
+from support.real.number_scenarios import ANSWERED
+from support.real.number_scenarios import MODES as NUMBER_MODES
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
 
 MODES = (Mode.SUBINTERP, Mode.PROCESS, Mode.THREAD)
-TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +62,8 @@ def shards_of(owner: CommandProcess, mode: Mode, shards: int = 2) -> Iterator[li
 @contextmanager
 def gateway_on(owner: CommandProcess, mode: Mode, shards: int) -> Iterator[CommandProcess]:
     assert owner.banner
-    environment = {"PYTHONPATH": str(TESTS)}
     app = ("--app", "support.apps.engine_calls:app")
-    with attached(owner.pid, *app, mode=mode, shards=shards, environment=environment) as gateway:
+    with attached(owner.pid, *app, mode=mode, shards=shards, environment=IMPORTABLE) as gateway:
         yield gateway
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-import stat
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +11,7 @@ import pytest
 
 from sglang_subgw.engine_routes import ENVIRONMENT
 from support.attached import CommandProcess, attached
+from support.real.engine_routes import admin_client, options
 from support.stack import generate_body
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(400)]
@@ -30,22 +28,6 @@ ROUTES = (
     "/loads=get_loads:tm",
     "/abort=abort_request:tm",
 )
-
-
-def options(*routes: str) -> list[str]:
-    return [part for route in routes for part in ("--engine-route", route)]
-
-
-def admin_client(banner: str) -> httpx.Client:
-    """At the address that the banner tells."""
-    found = re.search(r"^  admin +(\S+)$", banner, re.MULTILINE)
-    assert found, banner
-    url = found[1]
-    if url.startswith("unix:"):
-        path = url.removeprefix("unix:")
-        assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
-        return httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://localhost", timeout=60)
-    return httpx.Client(base_url=url, timeout=60)
 
 
 def post(client: httpx.Client, path: str, **body: Any) -> Any:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from servers import Connection, free_port, running
+
+from support.real.servers import Connection, free_port, running
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
 

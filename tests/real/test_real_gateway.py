@@ -20,9 +20,9 @@ import httpx
 import openai
 import psutil
 import pytest
-from servers import Connection, Server, free_port, running
 
 from sglang_subgw.config import Mode
+from support.real.servers import Connection, Server, free_port, running
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(400)]
 

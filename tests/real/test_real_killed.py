@@ -13,10 +13,10 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from servers import free_port
 
 from support.attached import CommandProcess
 from support.faults import until
+from support.real.servers import free_port
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
 

@@ -5,31 +5,29 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.programs import IMPORTABLE, program
+
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
 
-_TESTS = Path(__file__).parents[1]
 _TIMES = ("e2e_latency", "response_sent_to_client_ts", "id")
 
 
 @pytest.fixture(scope="module", params=["embedding", "classifier", "cross encoder", "generation"])
 def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """All answers of one kind of model."""
-    script = Path(__file__).with_name("number_scenarios.py")
     model, out = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("numbers") / "answers.json"
     with tempfile.TemporaryDirectory(prefix="sgt-") as runtime_dir:
         done = subprocess.run(
-            [sys.executable, str(script), request.param, runtime_dir, str(model), str(out)],
+            program("real.number_scenarios", request.param, runtime_dir, str(model), str(out)),
             capture_output=True,
             text=True,
             timeout=580,
-            env={**os.environ, "PYTHONPATH": str(_TESTS)},
+            env={**os.environ, **IMPORTABLE},
         )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(out.read_text())

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from request_set import REQUESTS, Asked
-from servers import Connection, free_port, running
 
 from sglang_subgw.config import Mode
+from support.real.request_set import REQUESTS, Asked
+from support.real.servers import Connection, free_port, running
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 

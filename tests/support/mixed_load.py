@@ -1,4 +1,4 @@
-"""Mixed load on a gateway over the simulated engine, from a process of its own: `python mixed_load.py HOST PORT N`.
+"""Mixed load on a gateway over the simulated engine, a program: `python -m support.mixed_load HOST PORT N`.
 
 N clients send requests of every kind until a line arrives on stdin; each answer is checked. The output is a summary in
 JSON: how many requests of each kind were answered, how many were told an error (a status, or an error event), and what

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from wire_values import wire_facts
 
 from sglang_subgw.wire.codec import Codec, codec_for
+from support.wire_values import wire_facts
 
 
 @pytest.fixture(params=["pickle", "msgpack"])

@@ -1,0 +1,1 @@
+"""What tests around a real SGLang share: servers, requests, and programs of their own."""

@@ -1,0 +1,1 @@
+"""The soak test of extension images."""

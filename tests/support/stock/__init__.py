@@ -1,0 +1,1 @@
+"""SGLang's own code with nothing behind it, to compare with."""
