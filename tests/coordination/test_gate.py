@@ -6,8 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +15,11 @@ import pytest
 from sglang_subgw.coordination.gate import Gate
 from sglang_subgw.errors import EngineUnavailable, RequestRejected
 from sglang_subgw.simulated import SimulatedEngine
-from sglang_subgw.worker.health_checks import HealthChecks
-from support.shard_values import Shard, shard_of
+from support.shard_values import Shard, shard_of, with_two
 
 RELEASE = "ReleaseMemoryOccupationReqInput"
 LOAD = "LoadLoRAAdapterReqInput"
 ONE = {"max_new_tokens": 1}
-
-
-def with_two(
-    directory: Path, scenario: Callable[[SimulatedEngine, Shard, Shard], Coroutine[Any, Any, None]], **options: Any
-) -> None:
-    """Run a scenario on two shards of an engine with an accelerator's memory, which must not have been hurt."""
-
-    async def run() -> None:
-        async with asyncio.timeout(20), AsyncExitStack() as stack:
-            await scenario(
-                simulated, *[await stack.enter_async_context(shard_of(simulated, index=index)) for index in range(2)]
-            )
-
-    with SimulatedEngine(directory, server_args={"device": "cuda"}, **options) as simulated:
-        asyncio.run(run())
-        assert simulated.violations == []
-        assert simulated.death_reason == ""
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -229,35 +210,6 @@ def test_health_checks_and_a_release_do_not_meet(runtime_dir: Path) -> None:
         assert all(await asyncio.gather(*checks))
 
     with_two(runtime_dir, scenario, step_seconds=0.01)
-
-
-def test_health_checks_end_whichever_way_their_answers_come(runtime_dir: Path) -> None:
-    """What was dropped is told on a shorter way than what was answered before it."""
-
-    async def scenario(simulated: SimulatedEngine, first: Shard, second: Shard) -> None:
-        worker, rid = second.worker, f"HEALTH_CHECK_{second.worker._outbound._rids.prefix}"
-        for _ in range(2):
-            worker._health_checks.begin()
-        worker._handlers["HealthCheckOutput"]({})
-        assert worker.occupying == 1
-        worker._on_outputs({"rids": ["HEALTH_CHECK_of another's"]})
-        assert worker.occupying == 1
-        worker._on_outputs({"rids": [f"{rid}000000000001"]})
-        assert worker.occupying == 0
-        assert (await first.engine.async_begin_weight_update())[0]
-        assert (await first.engine.async_end_weight_update())[0]
-
-    with_two(runtime_dir, scenario)
-
-
-def test_health_checks_without_an_answer_keep_nobody_waiting_for_ever() -> None:
-    async def scenario() -> None:
-        checks = HealthChecks("x")
-        checks.begin()
-        await checks.ended(0.01)
-        assert checks.open == 0
-
-    asyncio.run(scenario())
 
 
 def test_memory_is_not_released_under_a_health_check_that_is_paused(runtime_dir: Path) -> None:

@@ -284,3 +284,19 @@ def events_of(response: httpx.Response) -> list[Any]:
             data = line.removeprefix("data: ")
             values.append(data if data == "[DONE]" else json.loads(data))
     return values
+
+
+def get(path: str, **options: Any) -> httpx.Response:
+    answer: httpx.Response = ask(path, method="GET", **options)
+    return answer
+
+
+def with_engine(method: str, path: str, **changes: Any) -> httpx.Response:
+    def engine() -> FakeEngine:
+        engine = FakeEngine()
+        for name, value in changes.items():
+            setattr(engine, name, value)
+        return engine
+
+    answer: httpx.Response = ask(path, engine=engine, method=method)
+    return answer

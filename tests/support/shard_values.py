@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +121,20 @@ def with_shard(
         assert simulated.violations == []
     assert list(directory.glob("shard-*")) == []
     return simulated
+
+
+def with_two(
+    directory: Path, scenario: Callable[[SimulatedEngine, Shard, Shard], Coroutine[Any, Any, None]], **options: Any
+) -> None:
+    """Run a scenario on two shards of an engine with an accelerator's memory, which must not have been hurt."""
+
+    async def run() -> None:
+        async with asyncio.timeout(20), AsyncExitStack() as stack:
+            await scenario(
+                simulated, *[await stack.enter_async_context(shard_of(simulated, index=index)) for index in range(2)]
+            )
+
+    with SimulatedEngine(directory, server_args={"device": "cuda"}, **options) as simulated:
+        asyncio.run(run())
+        assert simulated.violations == []
+        assert simulated.death_reason == ""

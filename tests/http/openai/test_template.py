@@ -1,16 +1,14 @@
-"""Chat templates render as transformers renders them, and messages reach them as SGLang cleans them up."""
+"""Chat templates render as transformers renders them."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
 from sglang_subgw.errors import RequestRejected
-from sglang_subgw.http.openai.messages import for_template, read_messages
 from sglang_subgw.http.openai.template import ChatTemplate
-from support.http_fakes import CHATML, CharTokenizer, FakeEngine, client_of, contract
+from support.http_fakes import CHATML
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "additional_special_tokens": ["<x>"]}
 
@@ -128,83 +126,3 @@ def test_faults_of_templates_are_the_requests() -> None:
 def test_a_generation_block_has_its_own_scope() -> None:
     source = "{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}"
     assert ChatTemplate(source, {}).render(CHATS[0], {}) == "21"
-
-
-PARTS = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-
-
-def prepared(messages: list[dict[str, Any]], content_format: str = "string", go_on: bool = False) -> Any:
-    return for_template(read_messages(messages, "messages"), content_format, go_on)
-
-
-def test_parts_are_joined_unless_the_template_takes_them() -> None:
-    assert prepared([{"role": "user", "content": PARTS}]) == ([{"role": "user", "content": "a b"}], "")
-    assert prepared([{"role": "user", "content": PARTS}], "openai")[0] == [{"role": "user", "content": PARTS}]
-    assert prepared([{"role": "tool", "content": PARTS}], "openai")[0][0]["content"] == "a b"
-
-
-def test_empty_keys_are_dropped_and_roles_are_lower_case() -> None:
-    message = {"role": "System", "content": None, "name": None, "tool_calls": None, "refusal": None, "annotations": []}
-    assert prepared([message])[0] == [{"role": "system", "content": ""}]
-    assert prepared([{"role": "user", "content": "a", "name": "me"}])[0] == [{"role": "user", "content": "a"}]
-
-
-def test_arguments_of_tool_calls_are_parsed() -> None:
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-    [message, _], _ = prepared([{"role": "assistant", "tool_calls": [call]}, {"role": "user", "content": "a"}])
-    assert message == {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [
-            {"id": "1", "index": None, "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
-        ],
-    }
-
-
-def test_a_last_assistant_message_is_continued_or_becomes_the_users() -> None:
-    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    assert prepared(chat, go_on=True) == (chat[:1], "b")
-    assert prepared(chat) == ([chat[0], {"role": "user", "content": "b"}], "")
-
-
-def ids_of(body: dict[str, Any], template: str = CHATML) -> list[int]:
-    async def run() -> list[int]:
-        engine = FakeEngine(contract(template))
-        async with client_of(engine) as client:
-            answer = await client.post("/v1/chat/completions", json=body)
-            assert answer.status_code == 200, answer.text
-        ids = engine.requests[0].input_ids
-        assert ids is not None
-        return ids  # type: ignore[return-value]
-
-    return asyncio.run(run())
-
-
-def test_the_engine_gets_the_templates_ids() -> None:
-    text = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-    assert ids_of({"messages": [{"role": "user", "content": "Hi"}]}) == CharTokenizer().encode(text)
-
-
-def test_a_continued_message_is_appended() -> None:
-    chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Oh"}]
-    ids = ids_of({"messages": chat, "continue_final_message": True})
-    assert ids == CharTokenizer().encode("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nOh")
-
-
-def test_given_ids_pass_the_template_by() -> None:
-    assert ids_of({"messages": [{"role": "user", "content": "Hi"}], "input_ids": [7]}) == [7]
-
-
-@pytest.mark.parametrize(
-    ("more", "expected"),
-    [
-        ({}, " "),
-        ({"reasoning_effort": "low"}, "low True"),
-        ({"reasoning_effort": "none"}, "none False"),
-        ({"chat_template_kwargs": {"enable_thinking": 7, "reasoning_effort": "x"}}, "x 7"),
-    ],
-    ids=str,
-)
-def test_variables_of_the_request_reach_the_template(more: dict[str, Any], expected: str) -> None:
-    source = "{{ reasoning_effort }} {{ enable_thinking }}"
-    assert ids_of({"messages": [{"role": "user", "content": "a"}]} | more, source) == CharTokenizer().encode(expected)

@@ -12,7 +12,6 @@ from sglang_subgw.errors import RequestRejected
 from sglang_subgw.tokenization.tokenizer import ShardTokenizer
 from sglang_subgw.wire.codec import codec_for
 from sglang_subgw.worker.requests.sampling import normalize
-from sglang_subgw.worker.requests.stop_regex import max_length
 from support.shard_values import VOCAB_SIZE, contract
 
 CONTRACT = contract()
@@ -121,14 +120,6 @@ def test_what_breaks_a_rule_is_refused(params: dict[str, Any], message: str) -> 
 def test_a_broken_stop_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(RequestRejected, match="not a regular expression"):
         read({"stop_regex": pattern})
-
-
-@pytest.mark.parametrize(
-    ("pattern", "length"),
-    [("abc", 3), (r"\d[a-z].", 3), ("(ab|c)", 2), ("^a$", 1), ("a*", 2**30), ("a{2,4}?", 4), ("(?=a)b", 2**30 + 1)],
-)
-def test_a_stop_pattern_has_sglangs_length(pattern: str, length: int) -> None:
-    assert max_length(pattern) == length
 
 
 def test_the_servers_preferences_lie_under_the_clients() -> None:
