@@ -14,9 +14,19 @@ from support.api_tables import DOCS
 
 PAGE = DOCS / "anatomy.md"
 TEXT = PAGE.read_text()
+ROOT = DOCS.parent
 SOURCE = Path(sglang_subgw.__file__).parent
 LINKS = re.findall(r"\[([^\]]+)\]\(([^)#\s]+)\)", TEXT)
-NAMED = sorted({(name, target) for name, target in LINKS if target.endswith(".py") and not name.endswith(".py")})
+NAMED = sorted(
+    {
+        (name, target)
+        for text, target in LINKS
+        if target.endswith(".py")
+        for name in re.split(r", | and | or ", text)
+        if "/" not in name and not name.endswith(".py")
+    }
+)
+"""A link's text is the names of what it leads to, or a path."""
 
 
 @cache
@@ -31,20 +41,22 @@ def names_in(path: Path) -> frozenset[str]:
             if isinstance(node, ast.ClassDef):
                 found += defined(node.body, f"{prefix}{node.name}.")
             targets = node.targets if isinstance(node, ast.Assign) else []
-            targets += [node.target] if isinstance(node, ast.AnnAssign) else []
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
             found += [prefix + target.id for target in targets if isinstance(target, ast.Name)]
         return found
 
     return frozenset(defined(ast.parse(path.read_text()).body))
 
 
-@pytest.mark.parametrize(("name", "target"), NAMED, ids=[name for name, _ in NAMED])
+@pytest.mark.parametrize(("name", "target"), NAMED, ids=[f"{target}:{name}" for name, target in NAMED])
 def test_what_a_link_names_is_in_its_file(name: str, target: str) -> None:
-    assert name.strip("`") in names_in((PAGE.parent / target).resolve())
+    assert name in names_in((PAGE.parent / target).resolve())
 
 
-def test_every_link_leads_to_a_file() -> None:
-    assert [target for _, target in LINKS if not (PAGE.parent / target).is_file()] == []
+def test_every_link_leads_to_a_file_and_every_path_is_there() -> None:
+    paths = [PAGE.parent / target for _, target in LINKS]
+    paths += [ROOT / path for path in re.findall(r"`((?:tests|tools|docs)/[\w/.]+)`", TEXT)]
+    assert [str(path) for path in paths if not path.exists()] == []
 
 
 def test_every_package_has_its_paragraph() -> None:
