@@ -1,4 +1,4 @@
-"""docs/anatomy.md against the code: its links, the functions that they name, and a paragraph for every package."""
+"""docs/anatomy.md against the code: the functions that its links name, and a paragraph for every package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from support.api_tables import DOCS
 
 PAGE = DOCS / "anatomy.md"
 TEXT = PAGE.read_text()
-ROOT = DOCS.parent
 SOURCE = Path(sglang_subgw.__file__).parent
 LINKS = re.findall(r"\[([^\]]+)\]\(([^)#\s]+)\)", TEXT)
 NAMED = sorted(
@@ -51,12 +50,6 @@ def names_in(path: Path) -> frozenset[str]:
 @pytest.mark.parametrize(("name", "target"), NAMED, ids=[f"{target}:{name}" for name, target in NAMED])
 def test_what_a_link_names_is_in_its_file(name: str, target: str) -> None:
     assert name in names_in((PAGE.parent / target).resolve())
-
-
-def test_every_link_leads_to_a_file_and_every_path_is_there() -> None:
-    paths = [PAGE.parent / target for _, target in LINKS]
-    paths += [ROOT / path for path in re.findall(r"`((?:tests|tools|docs)/[\w/.]+)`", TEXT)]
-    assert [str(path) for path in paths if not path.exists()] == []
 
 
 def test_every_package_has_its_paragraph() -> None:

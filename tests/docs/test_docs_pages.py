@@ -38,10 +38,14 @@ def test_every_example_is_named() -> None:
     assert [path.name for path in (ROOT / "examples").glob("*.py") if path.name not in text] == []
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *DOCS.glob("*.md")], ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
-    assert [link for link in links if not (page.parent / link).exists()] == []
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md")], ids=lambda page: page.name
+)
+def test_links_and_paths_lead_somewhere(page: Path) -> None:
+    text = page.read_text()
+    paths = [page.parent / link for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)]
+    paths += [ROOT / path for path in re.findall(r"`((?:docs|examples|src|tests|tools|\.ci)/[\w/.-]+)`", text)]
+    assert [str(path) for path in paths if not path.exists()] == []
 
 
 def test_every_public_name_is_in_the_reference() -> None:
