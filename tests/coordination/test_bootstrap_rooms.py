@@ -56,8 +56,8 @@ def test_no_file_is_there_where_no_room_is(tmp_path: Path) -> None:
 def test_a_killed_worker_s_rooms_are_free(tmp_path: Path) -> None:
     script = f"""
 import sys, time
-from sglang_subgw.coordination.bootstrap_rooms import Rooms
-rooms = Rooms({str(tmp_path)!r})
+from sglang_subgw.coordination.bootstrap_rooms import BootstrapRooms
+rooms = BootstrapRooms({str(tmp_path)!r})
 rooms.claim([9])
 print(flush=True)
 sys.stdin.read()

@@ -19,7 +19,7 @@ from sglang.srt.managers import io_struct as io
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang_subgw.simulated import ByteTokenizer
 from sglang_subgw.simulated.wire.checks import violations
-from sglang_subgw.simulated.embedding import Embedding, embedding_messages, embedding_of
+from sglang_subgw.simulated.embedding import SimulatedEmbedding, embedding_messages, embedding_of
 from sglang_subgw.simulated.wire.frames import frame_codec
 
 name = sys.argv[1]
@@ -38,7 +38,7 @@ ours = batch.batch[1]
 assert not list(violations(batch)), list(violations(batch))
 assert ours.input_ids == stock.input_ids and ours.token_type_ids == [0, 1] and ours.dimensions == 4
 
-embedding = Embedding(ours, ByteTokenizer())
+embedding = SimulatedEmbedding(ours, ByteTokenizer())
 embedding.step()
 (worker, message), = embedding_messages([embedding])
 back = decode(codec.encode(message))

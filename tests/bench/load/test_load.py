@@ -81,7 +81,7 @@ def test_events_are_counted_however_they_are_cut_into_reads(cut: int, make_child
         sock.recv(65536)
 
     with serving(answer) as address:
-        load = make_child("load", **_settings(address, pause_seconds=60))
+        load = make_child("load.process", **_settings(address, pause_seconds=60))
         assert load.hear() == {"running": True}
         seen = _answers(load, 1)
         load.close()
@@ -97,7 +97,7 @@ def test_an_answer_of_known_length_is_a_request_without_events(make_child: Calla
             sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab\n\n")
 
     with serving(answer) as address:
-        load = make_child("load", **_settings(address, stream=False, format="generate", max_tokens=3))
+        load = make_child("load.process", **_settings(address, stream=False, format="generate", max_tokens=3))
         load.hear()
         seen = _answers(load, 3)
         load.close()
@@ -118,7 +118,7 @@ def test_an_error_is_counted_and_quoted(make_child: Callable[..., Child]) -> Non
         sock.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 5\r\n\r\nwrong")
 
     with serving(answer) as address:
-        load = make_child("load", **_settings(address))
+        load = make_child("load.process", **_settings(address))
         load.hear()
         seen = _answers(load, 1)
         load.close()
@@ -135,7 +135,7 @@ def test_every_request_of_a_reconnecting_client_has_its_own_connection(make_chil
             sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx")
 
     with serving(answer) as address:
-        load = make_child("load", **_settings(address, stream=False, reconnect=True))
+        load = make_child("load.process", **_settings(address, stream=False, reconnect=True))
         load.hear()
         seen = _answers(load, 4)
         load.close()
@@ -210,6 +210,6 @@ def test_what_cannot_be_sent_is_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_a_process_that_fails_is_quoted(make_child: Callable[..., Child]) -> None:
-    child = make_child("floor", writer="nothing", pace="/nonexistent/pace", event="")
-    with pytest.raises(BenchError, match=r"'floor' ended with exit code 1\.[\s\S]*/nonexistent/pace"):
+    child = make_child("targets.floor", writer="nothing", pace="/nonexistent/pace", event="")
+    with pytest.raises(BenchError, match=r"floor' ended with exit code 1\.[\s\S]*/nonexistent/pace"):
         child.hear()

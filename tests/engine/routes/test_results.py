@@ -70,7 +70,7 @@ def test_what_methods_give_back(value: Any, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "named"),
     [
-        (Strange(), "type test_admin_results.Strange, which has no JSON form"),
+        (Strange(), f"type {__name__}.Strange, which has no JSON form"),
         ([{"a": (object(),)}], "type builtins.object, which has no JSON form"),
         (Strange, "type builtins.type, which has no JSON form"),
         ({(1, 2): 3}, "an object with a key of type tuple"),

@@ -21,11 +21,11 @@ from sglang.srt.managers import io_struct as io
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang_subgw.simulated import ByteTokenizer, logprob_of
 from sglang_subgw.simulated.wire.frames import frame_codec
-from sglang_subgw.simulated.generation import Generation, stray_request
+from sglang_subgw.simulated.generation import SimulatedGeneration, stray_request
 from sglang_subgw.simulated.outputs import messages
 from sglang.srt.managers.tokenizer_control_mixin import _COMMUNICATOR_SPECS
 from sglang_subgw.simulated.wire.checks import UNANSWERED, violations
-from sglang_subgw.simulated.control.plane import Control, answer_kind
+from sglang_subgw.simulated.control.plane import ControlPlane, answer_kind
 from sglang_subgw.simulated.wire.structs import make, member
 
 name = sys.argv[1]
@@ -46,7 +46,7 @@ assert ours.sampling_params.stop_strs == ["x"] and ours.sampling_params.top_k ==
 batch = codec.decode(encode(io.BatchTokenizedGenerateReqInput(batch=[stock, stock])))
 assert not list(violations(batch)) and batch.batch[1].rid == stock.rid
 
-generation = Generation(ours, iter(b"abc"), ByteTokenizer(), limit=9)
+generation = SimulatedGeneration(ours, iter(b"abc"), ByteTokenizer(), limit=9)
 for _ in range(3):
     generation.step()
 (worker, message), = messages([generation], grouped=True, weight_version="v", vocab_size=300)
@@ -76,7 +76,7 @@ place = make("ParallelismInfo", role="target", **dict.fromkeys(
 checksum = make("ChecksumInfo", checksums={"w": "0"}, per_gpu_checksum="0", parallelism_info=[place])
 checked = decode(codec.encode(make("CheckWeightsReqOutput", success=True, message="", payload=[checksum])))
 assert checked.payload[0].parallelism_info[0].role == "target"
-asked = {answer_kind(kind) for kind in Control(None, None, keep_received=False).kinds - UNANSWERED}
+asked = {answer_kind(kind) for kind in ControlPlane(None, None, keep_received=False).kinds - UNANSWERED}
 specified = {spec[1].__name__ for spec in _COMMUNICATOR_SPECS}
 assert asked == specified | {"OpenSessionReqOutput", "UpdateWeightFromDiskReqOutput"}, asked ^ specified
 print("same")

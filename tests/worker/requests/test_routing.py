@@ -250,6 +250,6 @@ def test_the_older_name_of_a_rank_is_warned_of(runtime_dir: Path) -> None:
                 assert warning.category is DeprecationWarning
                 assert "use 'routed_dp_rank' instead" in str(warning.message)
                 assert shard.simulated.requests()[-1].routed_dp_rank == rank
-        assert "test_shard_routing" in warning.filename or "thread" in warning.filename
+        assert "test_routing" in warning.filename or "thread" in warning.filename
 
     with_shard(runtime_dir, scenario, features={"num_dp_ranks": 2})
