@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import zmq
 
-from sglang_subgw.bench.wire_engine.feed import Worker
+from sglang_subgw.bench.wire_engine.feed import Worker, connect
 from sglang_subgw.bench.wire_engine.frames import WORD, FrameMaker
-from sglang_subgw.bench.wire_engine.line import HEAD_SIZE, Line, framed
+from sglang_subgw.errors import WireError
 from sglang_subgw.simulated.tokenizer import ByteTokenizer
 from sglang_subgw.simulated.wire.frames import frame_codec
 from sglang_subgw.simulated.wire.structs import StandIn, make
+from sglang_subgw.wire.zmtp.protocol import Peer, hello
 
 
 def _request(rid: str) -> StandIn:
@@ -67,18 +68,16 @@ def test_the_last_frame_has_all_that_was_not_sent(codec: str) -> None:
 
 
 class Kept:
-    """A line that keeps what it was given, read."""
+    """A socket that keeps what it was given, read."""
 
     def __init__(self, codec: str) -> None:
         self._wire = frame_codec(codec)
+        self._peer = Peer("PUSH")
+        self._peer.feed(memoryview(hello("PUSH")))
         self.messages: list[Any] = []
 
-    def write(self, messages: bytes | bytearray) -> None:
-        at = 0
-        while at < len(messages):
-            begin = at + HEAD_SIZE
-            at = begin + int.from_bytes(messages[begin - 8 : begin])
-            self.messages.append(self._wire.decode(bytes(messages[begin:at])))
+    def sendall(self, messages: bytes | bytearray) -> None:
+        self.messages += map(self._wire.decode, self._peer.feed(memoryview(messages)))
 
     def take(self) -> dict[str, tuple[int, str, Any]]:
         """Of each request in the messages since the last time: its tokens, its new text, why it ended."""
@@ -131,27 +130,30 @@ def pull(tmp_path: Path) -> Iterator[zmq.Socket[bytes]]:
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 70_000])
-def test_what_a_line_sends_libzmq_receives(pull: zmq.Socket[bytes], tmp_path: Path, size: int) -> None:
+def test_what_a_worker_sends_libzmq_receives(pull: zmq.Socket[bytes], tmp_path: Path, size: int) -> None:
     messages = [bytes([number]) * size for number in range(3)]
-    line = Line(f"ipc://{tmp_path}/pull")
+    endpoint = f"ipc://{tmp_path}/pull"
+    worker = Worker(
+        endpoint, connect(endpoint), FrameMaker(frame_codec("pickle"), "pickle", ByteTokenizer()), grouped=True
+    )
     try:
-        line.write(b"".join(map(framed, messages)))
-        line.write(framed(b"last"))
-        assert [pull.recv() for _ in range(4)] == [*messages, b"last"]
+        for message in messages:
+            worker.send(message)
+        assert [pull.recv() for _ in messages] == messages
     finally:
-        line.close()
+        worker.close()
 
 
-def test_a_line_to_nobody_and_to_another_protocol_says_so(tmp_path: Path) -> None:
+def test_a_connection_to_nobody_and_to_another_protocol_says_so(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        Line(f"ipc://{tmp_path}/nobody")
+        connect(f"ipc://{tmp_path}/nobody")
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(f"{tmp_path}/other")
         other.listen()
         with ThreadPoolExecutor(1) as pool:
-            connecting = pool.submit(Line, f"ipc://{tmp_path}/other")
+            connecting = pool.submit(connect, f"ipc://{tmp_path}/other")
             peer, _ = other.accept()
             with peer:
                 peer.sendall(b"HTTP/1.1 400 Bad Request".ljust(64))
-                with pytest.raises(ConnectionError, match="greets with b'HTTP"):
+                with pytest.raises(WireError, match="no greeting of ZMTP but b'HTTP"):
                     connecting.result()

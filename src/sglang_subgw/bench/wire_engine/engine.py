@@ -14,6 +14,7 @@ from ...contract import EngineContract, Slot
 from ...coordination.server import Coordinator
 from ...engine.attach.published import PublishedEngine
 from ...engine.scripted.pace import Pace
+from ...errors import WireError
 from ...gateway.runtime import make_runtime_dir, remove_runtime_dir
 from ...simulated.contract import simulated_contract
 from ...simulated.tokenizer import ByteTokenizer
@@ -24,9 +25,8 @@ from ...tokenization.server import SOCKET_NAME, TokenizationService
 from ..engines import CONTEXT_LENGTH
 from ..system.child import Parent
 from .credit import Credit
-from .feed import Worker
+from .feed import Worker, connect
 from .frames import FrameMaker
-from .line import Line
 
 _FREE_SECONDS: Final = 0.02
 """How long it looks at nothing but how far the shards are: receiving costs time that they could use."""
@@ -123,11 +123,11 @@ class WireEngine:
         """The one that feeds this shard; None if the shard has gone since it asked."""
         if endpoint not in self._workers:
             try:
-                line = Line(endpoint)
-            except OSError as exc:
+                sock = connect(endpoint)
+            except (OSError, WireError) as exc:
                 _say_lost(endpoint, exc)
                 return None
-            self._workers[endpoint] = Worker(endpoint, line, self._maker, grouped=self._grouped)
+            self._workers[endpoint] = Worker(endpoint, sock, self._maker, grouped=self._grouped)
         return self._workers[endpoint]
 
     def _begin(self, request: StandIn) -> None:
@@ -164,7 +164,7 @@ class WireEngine:
                 _say_lost(endpoint, exc)
 
 
-def _say_lost(endpoint: str, reason: OSError) -> None:
+def _say_lost(endpoint: str, reason: Exception) -> None:
     # The next gateway wants this engine.
     print(f"The shard at {endpoint} can't be fed: {reason}", file=sys.stderr)
 

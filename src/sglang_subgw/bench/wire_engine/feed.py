@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -10,11 +11,15 @@ from typing import Any, Final
 
 from ...contract import Slot
 from ...simulated.wire.structs import StandIn
+from ...wire.zmtp.protocol import Peer, head, hello
 from ..engines import CONTEXT_LENGTH
 from .credit import messages_seen
 from .frames import Frame, FrameMaker
-from .line import HEAD_SIZE, Line, framed
 
+_BUFFER: Final = 1 << 20
+"""Bytes, as far as the system allows: a feeder that waits for room is woken for each part."""
+_SECONDS: Final = 10.0
+"""How long a shard may take nothing."""
 _STEPS_AHEAD: Final = 1
 _SURE: Final = 0.75
 """Of the time that a shard takes for a step: sooner it will not have taken in the next."""
@@ -26,6 +31,29 @@ _STEP_SECONDS: Final = (0.0005, 0.01)
 
 _exhaust: Final[Callable[[Iterable[object]], None]] = deque[object](maxlen=0).extend
 """Go through an iterator, for what it does."""
+
+
+def connect(endpoint: str) -> socket.socket:
+    """To a shard's PULL socket, as PUSH; blocks, and raises OSError or WireError when no such socket is there.
+
+    Behind libzmq's API each message goes through a second thread, which costs a feeder as much as many a shard's work
+    on it. Here all messages of a step are one write.
+    """
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.settimeout(_SECONDS)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+        sock.connect(endpoint.removeprefix("ipc://"))
+        sock.sendall(hello("PUSH"))
+        peer = Peer("PULL")
+        while not peer.ready:
+            if not (data := sock.recv(4096)):
+                raise ConnectionError("it hung up")
+            peer.feed(memoryview(data))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 class _FedStream:
@@ -58,7 +86,7 @@ class Worker:
     for. So a step calls nothing in Python for each of its streams.
     """
 
-    def __init__(self, endpoint: str, line: Line, maker: FrameMaker, *, grouped: bool) -> None:
+    def __init__(self, endpoint: str, sock: socket.socket, maker: FrameMaker, *, grouped: bool) -> None:
         self.endpoint = endpoint
         self.running: list[_FedStream] = []
         self.slot: Slot | None = None
@@ -68,7 +96,7 @@ class Worker:
         self._next_end = 0
         """The step at which the first of them ends."""
         self._sent = 0
-        self._line = line
+        self._sock = sock
         self._maker = maker
         self._grouped = grouped
         self._since: list[int] | None = None
@@ -92,12 +120,12 @@ class Worker:
 
     def close(self) -> None:
         """Nothing more is sent."""
-        self._line.close()
+        self._sock.close()
 
     def send(self, frame: bytes | bytearray) -> None:
         """Push a frame; raises OSError as `step` does when the shard is gone."""
         self._sent += 1
-        self._line.write(framed(frame))
+        self._sock.sendall(head(len(frame)) + frame)
 
     def keeps_up(self, slot: Slot) -> bool:
         """Whether it is no more than so many steps behind."""
@@ -129,7 +157,7 @@ class Worker:
             self.send(self._frame.completed(counts))
             return
         _exhaust(map(self._maker.put, repeat(self._data), self._offsets, counts))
-        self._line.write(self._data)
+        self._sock.sendall(self._data)
         self._sent += len(counts)
 
     def _changed(self) -> None:
@@ -148,8 +176,9 @@ class Worker:
                 stream.frame = self._maker.frame([stream.request], grouped=False).single()
         self._data, self._offsets = bytearray(), []
         for frame, offset in (stream.frame for stream in streaming if stream.frame is not None):
-            self._offsets.append(len(self._data) + HEAD_SIZE + offset)
-            self._data += framed(frame)
+            self._data += head(len(frame))
+            self._offsets.append(len(self._data) + offset)
+            self._data += frame
 
     def _end(self) -> None:
         going_on = []
