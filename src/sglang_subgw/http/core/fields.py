@@ -87,11 +87,20 @@ def any_value(value: Any, name: str) -> Any:
     return value
 
 
-def boolean(value: Any, name: str) -> bool:
-    """true or false."""
-    if isinstance(value, bool):
-        return value
-    raise wrong(name, "a boolean", value)
+def of_type[T](kind: type[T], wanted: str) -> Callable[[Any, str], T]:
+    """A value that JSON reads as this kind."""
+
+    def check(value: Any, name: str) -> T:
+        if isinstance(value, kind):
+            return value
+        raise wrong(name, wanted, value)
+
+    return check
+
+
+boolean: Final = of_type(bool, "a boolean")
+string: Final = of_type(str, "a string")
+mapping: Final[Callable[[Any, str], dict[str, Any]]] = of_type(dict, "an object")
 
 
 def integer(value: Any, name: str) -> int:
@@ -113,20 +122,6 @@ def number(value: Any, name: str) -> float:
         except OverflowError:
             raise RequestRejected(f"{name!r} is out of range.", param=name) from None
     raise wrong(name, "a number", value)
-
-
-def string(value: Any, name: str) -> str:
-    """A string."""
-    if isinstance(value, str):
-        return value
-    raise wrong(name, "a string", value)
-
-
-def mapping(value: Any, name: str) -> dict[str, Any]:
-    """An object with any content."""
-    if isinstance(value, dict):
-        return value
-    raise wrong(name, "an object", value)
 
 
 def at_least(minimum: int) -> Check:
@@ -213,15 +208,57 @@ def token_id_lists(value: Any, name: str) -> list[int] | list[list[int]]:
     return token_ids(value, name)
 
 
-def positions(value: Any, name: str) -> list[int] | list[list[int]]:
+def texts(item: Check, wanted: str) -> Check:
+    """A text, or an array of what passes, with at least one."""
+    many = list_of(item)
+
+    def check(value: Any, name: str) -> Any:
+        if isinstance(value, str):
+            return value
+        if not isinstance(value, list):
+            raise wrong(name, wanted, value)
+        if not value:
+            raise RequestRejected(f"{name!r} must not be an empty array.", param=name)
+        return many(value, name)
+
+    return check
+
+
+_row: Final = list_of(integer)
+_rows: Final = list_of(_row)
+
+
+def positions(value: Any, name: str) -> Any:
     """An array of positions in a prompt, or one for each prompt."""
-    one = list_of(integer)
-    rows: list[Any] = (list_of(one) if isinstance(value, list) and value and isinstance(value[0], list) else one)(
-        value, name
-    )
-    return rows
+    return (_rows if isinstance(value, list) and value and isinstance(value[0], list) else _row)(value, name)
 
 
-def overrides(value: Any, name: str) -> Any:
-    """Vectors in the place of tokens: for each prompt a list of them, or null."""
-    return list_of(nullable(list_of(list_of(number))))(value, name)
+vectors: Final = list_of(list_of(number))
+"""In the place of tokens."""
+overrides: Final = list_of(nullable(vectors))
+"""For each prompt a list of them, or null."""
+hidden_states: Final = one_of(True, False, "last")
+
+PROMPT_FIELDS: Final = (
+    optional("rid", single_or_list(string)),
+    optional("lora_path", single_or_list(nullable(string))),
+    optional("priority", integer),
+)
+"""Those that every request of prompts has."""
+
+GENERATION_FIELDS: Final = (
+    *PROMPT_FIELDS,
+    optional("stream", boolean, False),
+    optional("return_routed_experts", boolean, False),
+    optional("routed_experts_start_len", at_least(0), 0),
+    optional("session_id", string),
+    # Scheduling and caching
+    optional("extra_key", single_or_list(string)),
+    optional("cache_salt", single_or_list(string)),
+    optional("routed_dp_rank", integer),
+    optional("data_parallel_rank", integer),
+    # Disaggregated prefill and decode
+    optional("bootstrap_port", single_or_list(nullable(integer))),
+    optional("disagg_prefill_dp_rank", integer),
+)
+"""Those that every request to generate has; /generate and OpenAI's endpoints pass them on as they are."""

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from ...errors import RequestRejected
 from ..core.fields import (
+    PROMPT_FIELDS,
     FieldTable,
     any_value,
     boolean,
     integer,
     list_of,
     mapping,
-    nullable,
     optional,
     overrides,
     positions,
     refused,
     single_or_list,
     string,
+    texts,
     token_id_lists,
-    wrong,
 )
 
 _INTERNAL: Final = "it is internal to SGLang"
@@ -32,19 +31,12 @@ ONLY_THERE: Final = (*ENGINE_SIDE, "modalities", "embed_override_token_id")
 """These, and what means nothing without them."""
 
 
-def _texts(value: Any, name: str) -> Any:
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise wrong(name, "a string, an array of strings or an array of pairs of strings", value)
-    if not value:
-        raise RequestRejected(f"{name!r} must not be an empty array.", param=name)
-    return list_of(single_or_list(string))(value, name)
-
+_TEXTS: Final = "a string, an array of strings or an array of pairs of strings"
 
 FIELDS: Final = FieldTable(
+    *PROMPT_FIELDS,
     # The prompt: one of them
-    optional("text", _texts),
+    optional("text", texts(single_or_list(string), _TEXTS)),
     optional("input_ids", token_id_lists),
     refused("input_embeds", "SGLang has no use for it here"),
     optional("image_data", any_value),
@@ -65,10 +57,7 @@ FIELDS: Final = FieldTable(
     optional("token_indices_to_pool", positions),
     refused("decision_layout", "decision_layout is set only by /v1/systemone"),
     # Adapters and scheduling
-    optional("rid", single_or_list(string)),
-    optional("lora_path", single_or_list(nullable(string))),
     refused("lora_id", _INTERNAL),
-    optional("priority", integer),
     # SGLang routes no embeddings by it
     optional("routing_key", string),
     refused("positional_embed_overrides", _INTERNAL),

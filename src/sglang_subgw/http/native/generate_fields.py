@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ...errors import RequestRejected
 from ..core.fields import (
+    GENERATION_FIELDS,
     FieldTable,
     at_least,
     boolean,
+    hidden_states,
     integer,
     list_of,
     mapping,
     nullable,
-    one_of,
     optional,
     positions,
     refused,
     single_or_list,
     string,
+    texts,
     token_id_lists,
     token_ids,
-    wrong,
 )
 
 _MULTIMODAL: Final = "only text prompts and token ids are implemented"
@@ -34,43 +34,22 @@ def _logprob_ids(value: Any, name: str) -> Any:
     return token_ids(value, name)
 
 
-def _hidden_states(value: Any, name: str) -> Any:
-    return single_or_list(one_of(True, False, "last"))(value, name)
-
-
-def _top_logprobs(value: Any, name: str) -> Any:
-    return single_or_list(at_least(0))(value, name)
-
-
-def _text(value: Any, name: str) -> Any:
-    if isinstance(value, list):
-        if not value:
-            raise RequestRejected(f"{name!r} must not be an empty array.", param=name)
-        return list_of(string)(value, name)
-    if isinstance(value, str):
-        return value
-    raise wrong(name, "a string or an array of strings", value)
-
-
 FIELDS: Final = FieldTable(
+    *GENERATION_FIELDS,
     # The prompt: one of them
-    optional("text", _text),
+    optional("text", texts(string, "a string or an array of strings")),
     optional("input_ids", token_id_lists),
     refused("input_embeds", _MULTIMODAL),
     # How to generate; the parameters' own names and ranges are checked with SGLang's rules
     optional("sampling_params", single_or_list(mapping)),
-    optional("stream", boolean, False),
-    optional("rid", single_or_list(string)),
     # What to return
     optional("return_logprob", single_or_list(boolean)),
     optional("logprob_start_len", single_or_list(integer)),
-    optional("top_logprobs_num", _top_logprobs),
+    optional("top_logprobs_num", single_or_list(at_least(0))),
     optional("token_ids_logprob", _logprob_ids),
     optional("return_text_in_logprobs", boolean, False),
     optional("return_prompt_token_ids", boolean, False),
-    optional("return_hidden_states", _hidden_states, False),
-    optional("return_routed_experts", boolean, False),
-    optional("routed_experts_start_len", at_least(0), 0),
+    optional("return_hidden_states", single_or_list(hidden_states), False),
     optional("return_indexer_topk", boolean, False),
     refused("return_sampling_mask", "it is not implemented", False),
     refused("sampling_logprobs_mode", "it is not implemented"),
@@ -80,25 +59,16 @@ FIELDS: Final = FieldTable(
     refused("return_bytes", _INTERNAL, False),
     refused("return_entropy", "it is not implemented", False),
     # Sessions, adapters, processors
-    optional("session_id", string),
     optional("session_params", mapping),
-    optional("lora_path", single_or_list(nullable(string))),
     refused("lora_id", _INTERNAL),
     optional("custom_logit_processor", single_or_list(nullable(string))),
     refused("watermark", "it is not implemented"),
     # Scheduling and caching
-    optional("priority", integer),
-    optional("extra_key", single_or_list(string)),
-    optional("cache_salt", single_or_list(string)),
     optional("routing_key", string),
-    optional("routed_dp_rank", integer),
-    optional("data_parallel_rank", integer),
     refused("kv_hints", "it is not implemented"),
     # Disaggregated prefill and decode
     optional("bootstrap_host", single_or_list(nullable(string))),
-    optional("bootstrap_port", single_or_list(nullable(integer))),
     optional("bootstrap_room", single_or_list(nullable(integer))),
-    optional("disagg_prefill_dp_rank", integer),
     refused("bootstrap_pair_key", _INTERNAL),
     refused("decode_tp_size", _INTERNAL),
     # Reasoning

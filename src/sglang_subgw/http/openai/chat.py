@@ -16,7 +16,7 @@ from .chat_prompt import ChatPrompt
 from .extras import hidden_states, metadata, sglext
 from .handler import Events, OpenAIHandler
 from .logprobs import chat_logprobs
-from .protocol import CHAT, passed_on
+from .protocol import CHAT, PREFERRED, passed_on
 from .usage import total_usage
 
 
@@ -28,10 +28,8 @@ class ChatHandler(OpenAIHandler):
     def __init__(self, services: Services) -> None:
         super().__init__(services)
         self._prompt = ChatPrompt(self.contract, self.engine.tokenizer)
-        defaults = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-        self._sampling_defaults = defaults | {
-            name: value for name, value in self.contract.model.default_sampling_params.items() if name in defaults
-        }
+        model = self.contract.model.default_sampling_params
+        self._sampling_defaults = {field.name: model.get(field.name, field.default) for field in PREFERRED}
 
     async def request(self, values: dict[str, Any], headers: RequestHeaders) -> GenerateRequest:
         self._check(values)

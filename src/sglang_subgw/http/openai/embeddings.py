@@ -12,13 +12,14 @@ from ...worker.requests.request import EmbeddingRequest
 from ..core.disconnect import UntilDisconnect
 from ..core.exchange import Exchange
 from ..core.fields import (
+    PROMPT_FIELDS,
     FieldTable,
     integer,
+    mapping,
     nullable,
     optional,
     overrides,
     required,
-    single_or_list,
     string,
     token_id_lists,
     wrong,
@@ -54,9 +55,7 @@ def _input(value: Any, name: str) -> Any:
 
 
 def _parts(value: Any, name: str) -> dict[str, str | None]:
-    if not isinstance(value, dict):
-        raise wrong(name, "an object", value)
-    for key in value:
+    for key in mapping(value, name):
         if key not in _PARTS:
             raise RequestRejected(f"Field '{name}.{key}' is not supported.", param=f"{name}.{key}")
     return {key: nullable(string)(value.get(key), f"{name}.{key}") for key in _PARTS}
@@ -76,9 +75,7 @@ TABLE: Final = FieldTable(
     # Names the end user to OpenAI; SGLang takes it and has no use for it.
     optional("user", string),
     # SGLang's own
-    optional("rid", single_or_list(string)),
-    optional("priority", integer),
-    optional("lora_path", single_or_list(nullable(string))),
+    *PROMPT_FIELDS,
     optional("embed_override_token_id", integer),
     optional("embed_overrides", overrides),
 )

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ...errors import RequestRejected
 from ..core.body import json_type
-from ..core.fields import at_least, boolean, list_of, one_of, string, wrong
+from ..core.fields import at_least, boolean, list_of, mapping, one_of, string, wrong
 from ..core.jsonio import loads
 
 _ROLES: Final = ("system", "assistant", "tool", "function", "developer", "latest_reminder", "root")
@@ -24,10 +24,10 @@ type Message = dict[str, Any]
 
 def read_messages(value: Any, name: str) -> list[Message]:
     """Checked messages, content still as sent; a check for the table of fields."""
+    if value == []:
+        raise RequestRejected("Messages cannot be empty.", param=name)
     if not isinstance(value, list):
         raise wrong(name, "an array", value)
-    if not value:
-        raise RequestRejected("Messages cannot be empty.", param=name)
     return [_read_message(message, f"{name}[{position}]") for position, message in enumerate(value)]
 
 
@@ -71,9 +71,7 @@ def _read_content(value: Any, name: str, role: str) -> str | list[dict[str, Any]
 
 
 def _read_part(value: Any, name: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise wrong(name, "an object", value)
-    kind = value.get("type")
+    kind = mapping(value, name).get("type")
     if kind != "text":
         shown = repr(kind) if isinstance(kind, str) else json_type(kind)
         raise RequestRejected(
@@ -82,10 +80,7 @@ def _read_part(value: Any, name: str) -> dict[str, Any]:
     for key, item in value.items():
         if key not in ("type", "text") and item is not None:
             raise RequestRejected(f"Field '{name}.{key}' is not supported.", param=f"{name}.{key}")
-    text = value.get("text")
-    if not isinstance(text, str):
-        raise wrong(f"{name}.text", "a string", text)
-    return {"type": "text", "text": text}
+    return {"type": "text", "text": string(value.get("text"), f"{name}.text")}
 
 
 def _read_tool_calls(value: Any, name: str) -> list[dict[str, Any]]:

@@ -6,10 +6,12 @@ from typing import Any, Final
 
 from ...errors import RequestRejected
 from ..core.fields import (
+    GENERATION_FIELDS,
     Field,
     FieldTable,
     at_least,
     boolean,
+    hidden_states,
     integer,
     list_of,
     map_of,
@@ -73,7 +75,6 @@ def _tool_choice(value: Any, name: str) -> Any:
     raise RequestRejected(f"Field {name!r} is not supported: {_NO_TOOLS}.", param=name)
 
 
-_hidden_states: Final = one_of(True, False, "last")
 _positive: Final = at_least(1)
 
 SAMPLING: Final[tuple[Field, ...]] = (
@@ -96,35 +97,35 @@ SAMPLING: Final[tuple[Field, ...]] = (
     optional("custom_params", mapping),
     refused("watermark", _NOT_YET),
 )
-"""Those of both endpoints that say how to sample, but for the five whose defaults differ."""
+"""Those of both endpoints that say how to sample, but for those whose defaults differ."""
+
+PREFERRED: Final[tuple[Field, ...]] = (
+    optional("temperature", number, 1.0),
+    optional("top_p", number, 1.0),
+    optional("top_k", integer, -1),
+    optional("min_p", number, 0.0),
+    optional("repetition_penalty", number, 1.0),
+)
+"""How to sample, where a chat's defaults come from the model's generation_config, if it has any."""
+
+_PASSED: Final[tuple[Field, ...]] = (
+    *GENERATION_FIELDS,
+    optional("return_hidden_states", hidden_states, False),
+    optional("bootstrap_host", single_or_list(string)),
+    optional("bootstrap_room", single_or_list(integer)),
+)
 
 _COMMON: Final[tuple[Field, ...]] = (
     optional("model", string, DEFAULT_MODEL),
-    optional("stream", boolean, False),
+    *_PASSED,
     optional("stream_options", _stream_options),
     # Names the end user to OpenAI; SGLang takes it and has no use for it.
     optional("user", string),
     *SAMPLING,
     # More in the answer
-    optional("return_hidden_states", _hidden_states, False),
-    optional("return_routed_experts", boolean, False),
-    optional("routed_experts_start_len", at_least(0), 0),
     optional("return_cached_tokens_details", boolean, False),
     optional("return_spec_tokens_details", boolean, False),
     optional("return_token_ids", boolean, False),
-    # Scheduling and caching
-    optional("rid", single_or_list(string)),
-    optional("priority", integer),
-    optional("extra_key", single_or_list(string)),
-    optional("cache_salt", single_or_list(string)),
-    optional("session_id", string),
-    optional("lora_path", single_or_list(nullable(string))),
-    optional("routed_dp_rank", integer),
-    optional("data_parallel_rank", integer),
-    optional("disagg_prefill_dp_rank", integer),
-    optional("bootstrap_host", single_or_list(string)),
-    optional("bootstrap_port", single_or_list(nullable(integer))),
-    optional("bootstrap_room", single_or_list(integer)),
     refused("session_params", "SGLang has no use for it here; /generate takes it"),
     refused("images_config", _NO_MEDIA),
     refused("mm_processor_kwargs", _NO_MEDIA),
@@ -133,14 +134,10 @@ _COMMON: Final[tuple[Field, ...]] = (
 COMPLETION: Final = FieldTable(
     required("prompt", _prompt),
     *_COMMON,
+    *PREFERRED,
     optional("echo", boolean, False),
     optional("logprobs", at_least(0)),
     optional("max_tokens", _positive, 16),
-    optional("temperature", number, 1.0),
-    optional("top_p", number, 1.0),
-    optional("top_k", integer, -1),
-    optional("min_p", number, 0.0),
-    optional("repetition_penalty", number, 1.0),
     optional("json_schema", string),
     optional("custom_logit_processor", string),
     refused("best_of", "choices are not ranked; ask for n", 1),
@@ -155,12 +152,7 @@ CHAT: Final = FieldTable(
     optional("top_logprobs", at_least(0)),
     optional("max_tokens", at_least(0)),
     optional("max_completion_tokens", at_least(0)),
-    # Not given, these come from the model's generation_config
-    optional("temperature", number),
-    optional("top_p", number),
-    optional("top_k", integer),
-    optional("min_p", number),
-    optional("repetition_penalty", number),
+    *(optional(field.name, field.check) for field in PREFERRED),
     # The prompt
     optional("input_ids", token_ids),
     optional("continue_final_message", boolean, False),
@@ -206,26 +198,9 @@ CHAT: Final = FieldTable(
     ),
 )
 
-_PASSED: Final = (
-    "rid",
-    "priority",
-    "extra_key",
-    "cache_salt",
-    "session_id",
-    "routed_dp_rank",
-    "data_parallel_rank",
-    "disagg_prefill_dp_rank",
-    "bootstrap_host",
-    "bootstrap_port",
-    "bootstrap_room",
-    "return_hidden_states",
-    "return_routed_experts",
-    "routed_experts_start_len",
-    "custom_logit_processor",
-    "stream",
-)
+_PASSED_NAMES: Final = (*(field.name for field in _PASSED), "custom_logit_processor")
 
 
 def passed_on(values: dict[str, Any]) -> dict[str, Any]:
     """The fields that go to the engine's request under their own names."""
-    return {name: values[name] for name in _PASSED}
+    return {name: values[name] for name in _PASSED_NAMES}

@@ -13,9 +13,7 @@ _KIND: Final = one_of("text", "json_object", "json_schema", "structural_tag")
 
 def read_response_format(value: Any, name: str) -> dict[str, str] | None:
     """One sampling parameter, or None for plain text; a check for the table of fields."""
-    kind = one_of("text", "json_object", "json_schema", "structural_tag")(
-        mapping(value, name).get("type"), f"{name}.type"
-    )
+    kind = _KIND(mapping(value, name).get("type"), f"{name}.type")
     if kind == "text":
         return None
     if kind == "json_object":

@@ -5,16 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ...contract import EngineContract
-from .protocol import SAMPLING
+from .protocol import PREFERRED, SAMPLING
 
 _RENAMED: Final = {"min_tokens": "min_new_tokens", "seed": "sampling_seed"}
-_FIELDS: Final = (
-    *(field.name for field in SAMPLING if not field.refusal and field.name != "response_format"),
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
+_FIELDS: Final = tuple(
+    field.name for field in (*SAMPLING, *PREFERRED) if not field.refusal and field.name != "response_format"
 )
 _ALL_TOKENS: Final = -1
 """As top_k; on the wire it is a number that no vocabulary reaches."""

@@ -13,12 +13,13 @@ from ..core.fields import (
     boolean,
     integer,
     list_of,
-    nullable,
     number,
     optional,
+    overrides,
     string,
     token_id_lists,
     token_ids,
+    vectors,
     wrong,
 )
 from ..services import Services
@@ -40,8 +41,6 @@ def _items(value: Any, name: str) -> Any:
     return list_of(string if value and isinstance(value[0], str) else token_ids)(value, name)
 
 
-_vectors: Final = list_of(list_of(number))
-
 TABLE: Final = FieldTable(
     optional("query", _query),
     optional("items", _items),
@@ -53,8 +52,8 @@ TABLE: Final = FieldTable(
     optional("return_pooled_hidden_states", boolean, False),
     optional("score_extraction_token", string),
     optional("embed_override_token_id", integer),
-    optional("query_embed_overrides", _vectors),
-    optional("item_embed_overrides", list_of(nullable(_vectors))),
+    optional("query_embed_overrides", vectors),
+    optional("item_embed_overrides", overrides),
     optional("model", string, DEFAULT_MODEL),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from ..message import EnumMember, Struct
 
@@ -19,7 +19,7 @@ def is_bool(value: Any) -> bool:
     return value is True or value is False
 
 
-def is_int(value: Any) -> bool:
+def is_int(value: Any) -> TypeGuard[int]:
     """A signed 64-bit integer."""
     return type(value) is int and value in _INT64
 
@@ -29,7 +29,7 @@ def is_float(value: Any) -> bool:
     return type(value) is float and math.isfinite(value)
 
 
-def is_str(value: Any) -> bool:
+def is_str(value: Any) -> TypeGuard[str]:
     """Text that UTF-8 can carry."""
     if type(value) is not str:
         return False

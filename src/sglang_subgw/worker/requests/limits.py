@@ -34,7 +34,7 @@ def check_common(request: GenerateRequest | EmbeddingRequest, contract: EngineCo
         raise RequestRejected("This checkpoint answers schema decisions, send them to /v1/systemone")
 
 
-def check_booleans(request: GenerateRequest | EmbeddingRequest, *names: str) -> None:
+def check_booleans(request: object, *names: str) -> None:
     """These fields are True or False; raises RequestRejected."""
     for name in names:
         if type(getattr(request, name)) is not bool:

@@ -162,10 +162,15 @@ def is_object(value: Any) -> bool:
     return isinstance(value, dict)
 
 
+def shown(value: Any) -> str:
+    """A value as an error message shows it."""
+    text = ascii(value)
+    return f"{text[:60]}…" if len(text) > 60 else text
+
+
 def wrong(name: str, kind: str, value: Any) -> RequestRejected:
     """The error for a value of the wrong kind."""
-    text = ascii(value)
-    return RequestRejected(f"{name} must be {kind}, got {text[:60]}{'…' if len(text) > 60 else ''}.", param=name)
+    return RequestRejected(f"{name} must be {kind}, got {shown(value)}.", param=name)
 
 
 def _check_rid(rid: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from ...contract import EngineContract
 from ...errors import RequestRejected
 from .expand import Prompt
-from .plan import RequestPlan
+from .plan import RequestPlan, shown
 from .request import GenerateRequest
 
 FAKE_HOST: Final = "2.2.2.2"
@@ -93,10 +93,8 @@ def _check_has_room(plan: RequestPlan[Prompt]) -> None:
 def _check_address(prompt: Prompt) -> None:
     host, port = prompt.bootstrap_host, prompt.bootstrap_port
     if host is not None and not _is_host(host):
-        shown = ascii(host)
         raise RequestRejected(
-            f"bootstrap_host must be a host's name or address, not {shown[:60]}{'…' if len(shown) > 60 else ''}.",
-            param="bootstrap_host",
+            f"bootstrap_host must be a host's name or address, not {shown(host)}.", param="bootstrap_host"
         )
     if port is not None and port not in _PORTS:
         raise RequestRejected(f"bootstrap_port must be between 1 and 65535, not {port}.", param="bootstrap_port")

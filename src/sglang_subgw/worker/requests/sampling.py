@@ -10,7 +10,8 @@ from typing import Any, Final
 from ...contract import EngineContract
 from ...errors import RequestRejected
 from ...tokenization.tokenizer import ShardTokenizer
-from .sampling_values import READERS, integer, shown
+from .plan import wrong
+from .sampling_values import READERS, integer
 from .stop_regex import max_length
 
 TOP_K_ALL: Final = 1 << 30
@@ -25,7 +26,7 @@ _REASONING_END_IDS: Final = "__sglang_reasoning_end_token_ids"
 def normalize(params: dict[str, Any], contract: EngineContract, tokenizer: ShardTokenizer) -> dict[str, Any]:
     """The wire fields of SamplingParams for a client's parameters; raises RequestRejected with SGLang's message."""
     if not isinstance(params, dict):
-        raise RequestRejected(f"sampling_params must be an object, got {shown(params)}.", param="sampling_params")
+        raise wrong("sampling_params", "an object", params)
     if preferred := contract.model.preferred_sampling_params:
         params = {**preferred, **params}
     out: dict[str, Any] = {}

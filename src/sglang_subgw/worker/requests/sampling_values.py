@@ -7,29 +7,19 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ...errors import RequestRejected
-
-_INT64: Final = range(-(2**63), 2**63)
-
-
-def shown(value: Any) -> str:
-    """A value as an error message shows it."""
-    text = ascii(value)
-    return f"{text[:60]}…" if len(text) > 60 else text
-
-
-def _wrong(name: str, kind: str, value: Any) -> RequestRejected:
-    return RequestRejected(f"{name} must be {kind}, got {shown(value)}.", param=name)
+from ...wire.outgoing.values import is_int, is_str
+from .plan import shown, wrong
 
 
 def integer(name: str, value: Any) -> int:
     """A 64-bit integer; a float without a fraction counts as one."""
     if type(value) is float and value.is_integer():
         value = int(value)
+    if is_int(value):
+        return value
     if type(value) is not int:
-        raise _wrong(name, "an integer", value)
-    if value not in _INT64:
-        raise RequestRejected(f"{name} must be in [-2**63, 2**63 - 1], got {value}.", param=name)
-    return value
+        raise wrong(name, "an integer", value)
+    raise RequestRejected(f"{name} must be in [-2**63, 2**63 - 1], got {value}.", param=name)
 
 
 def _seed(name: str, value: Any) -> int:
@@ -40,7 +30,7 @@ def _seed(name: str, value: Any) -> int:
 
 def _number(name: str, value: Any) -> float:
     if type(value) is not float and type(value) is not int:
-        raise _wrong(name, "a number", value)
+        raise wrong(name, "a number", value)
     try:
         number = float(value)
     except OverflowError:
@@ -53,45 +43,42 @@ def _number(name: str, value: Any) -> float:
 
 def _flag(name: str, value: Any) -> bool:
     if type(value) is not bool:
-        raise _wrong(name, "a boolean", value)
+        raise wrong(name, "a boolean", value)
     return value
 
 
 def _string(name: str, value: Any) -> str:
+    if is_str(value):
+        return value
     if type(value) is not str:
-        raise _wrong(name, "a string", value)
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise RequestRejected(f"{name} must be valid Unicode text, got {shown(value)}.", param=name) from None
-    return value
+        raise wrong(name, "a string", value)
+    raise RequestRejected(f"{name} must be valid Unicode text, got {shown(value)}.", param=name)
 
 
 def _strings(name: str, value: Any) -> list[str]:
     if type(value) is str:
         return [_string(name, value)]
     if type(value) is not list:
-        raise _wrong(name, "a string or a list of strings", value)
+        raise wrong(name, "a string or a list of strings", value)
     return [_string(name, item) for item in value]
 
 
 def _token_ids(name: str, value: Any) -> list[int]:
     if not isinstance(value, list | tuple | set | frozenset):
-        raise _wrong(name, "a list of integers", value)
+        raise wrong(name, "a list of integers", value)
     return [integer(name, item) for item in value if item is not None]
 
 
 def _biases(name: str, value: Any) -> dict[str, float]:
     if not isinstance(value, dict):
-        raise _wrong(name, "an object of token ids and numbers", value)
+        raise wrong(name, "an object of token ids and numbers", value)
     return {_string(name, str(key)): _number(name, bias) for key, bias in value.items()}
 
 
 def _custom(name: str, value: Any) -> dict[str, Any]:
     """Scalars, lists of them and objects of them: what SGLang's message can carry."""
     if not isinstance(value, dict):
-        raise _wrong(name, "an object", value)
+        raise wrong(name, "an object", value)
     for key, item in value.items():
         _string(name, key)
         nested = item if isinstance(item, list) else list(item.values()) if isinstance(item, dict) else [item]
@@ -110,7 +97,7 @@ def _scalar(name: str, value: Any) -> None:
     elif type(value) is int:
         integer(name, value)
     elif value is not None and type(value) is not bool:
-        raise _wrong(name, "an object of scalars, or of lists or objects of scalars", value)
+        raise wrong(name, "an object of scalars, or of lists or objects of scalars", value)
 
 
 def _not_here(name: str, value: Any) -> Any:

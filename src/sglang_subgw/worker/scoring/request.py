@@ -8,6 +8,7 @@ from typing import Any
 
 from ...contract import EngineContract
 from ...errors import RequestRejected
+from ..requests.limits import check_booleans
 
 type Labels = list[list[int]]
 """For each item the tokens whose probabilities are its scores."""
@@ -31,9 +32,7 @@ class ScoreRequest:
 def check_score(request: ScoreRequest, contract: EngineContract) -> Labels:
     """The labels of each item, none for a classifier; raises RequestRejected with SGLang's messages."""
     model = contract.model
-    for name in ("apply_softmax", "item_first", "return_pooled_hidden_states", "return_token_logprobs"):
-        if type(getattr(request, name)) is not bool:
-            raise RequestRejected(f"{name} must be a boolean.", param=name)
+    check_booleans(request, "apply_softmax", "item_first", "return_pooled_hidden_states", "return_token_logprobs")
     _check_temperature(request)
     if request.return_token_logprobs and not model.is_generation:
         raise RequestRejected(
