@@ -19,7 +19,7 @@ from .gateways import RunningGateway, gateways
 from .leftovers import Leftover, leftovers
 from .limits import Limit, limits
 
-_PURE_PYTHON: Final = ("jinja2", "starlette", "uvicorn")
+_PURE_PYTHON: Final = ("jinja2", "uvicorn")
 
 
 @dataclass(slots=True)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from starlette.exceptions import HTTPException
-from starlette.routing import Router
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from ..config import GatewayConfig
 from ..engine_api.info import ShardInfo
 from ..errors import EngineUnavailable, RequestRejected
 from .core.cors import allow_origin, answer_preflight, is_preflight
 from .core.errors import error_body
-from .core.exchange import CLOSE, Exchange
-from .routes import missing, routes
+from .core.exchange import CLOSE, ASGIApp, Exchange, Receive, Scope, Send
+from .routes import MODEL, missing, routes
 from .services import Services
 
 if TYPE_CHECKING:
@@ -33,7 +29,7 @@ class _Application:
     def __init__(self, services: Services) -> None:
         self._engine = services.engine
         self._shard = (b"x-sglang-subgw-shard", str(services.info.index).encode())
-        self._router = Router(routes(services), redirect_slashes=False, default=_no_route)
+        self._routes = routes(services)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -43,9 +39,6 @@ class _Application:
             await send({"type": "websocket.close", "code": 1000})
             return
         exchange = Exchange(scope, receive, send, [self._shard])
-        scope["sglang_subgw.exchange"] = exchange
-        # With "app" set, starlette raises for a wrong method instead of answering in plain text.
-        scope["app"] = self
         if is_preflight(exchange):
             await answer_preflight(exchange)
             return
@@ -56,18 +49,18 @@ class _Application:
                 error = EngineUnavailable("The server is stopping and takes no new requests.")
                 await exchange.json(error_body(error), error.status)
                 return
-        try:
-            await self._router(scope, receive, send)
-        except HTTPException as error:
-            status = error.status_code
-            refusal = RequestRejected(f"{scope['method']} is not allowed for {exchange.path}.", status=status)
-            headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
-            await exchange.json(error_body(refusal), status, headers)
-
-
-async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:
-    exchange: Exchange = scope["sglang_subgw.exchange"]
-    await exchange.json(error_body(RequestRejected(missing(exchange.path), status=404)), 404)
+        path = exchange.route_path
+        if path.startswith(MODEL):
+            scope["path_params"] = {**scope.get("path_params", {}), "model": path.removeprefix(MODEL)}
+            path = MODEL
+        methods, endpoint = self._routes.get(path, ((), None))
+        if endpoint is None:
+            await exchange.json(error_body(RequestRejected(missing(exchange.path), status=404)), 404)
+        elif scope["method"] in methods:
+            await endpoint(exchange)
+        else:
+            refusal = RequestRejected(f"{scope['method']} is not allowed for {exchange.path}.", status=405)
+            await exchange.json(error_body(refusal), 405, [(b"allow", ", ".join(methods).encode())])
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

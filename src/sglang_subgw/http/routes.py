@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from starlette.routing import BaseRoute, Route
-
 from .core.endpoint import Endpoint, Handler
 from .core.errors import ErrorBody
 from .core.errors import error_body as general_error
@@ -24,40 +22,47 @@ from .openai.rerank import RerankHandler
 from .openai.score import ScoreHandler
 from .services import Services
 
+type Route = tuple[tuple[str, ...], Endpoint]
+"""The methods that are answered, and what answers them."""
 
-def routes(services: Services) -> list[BaseRoute]:
-    """All routes, the busiest first: they are tried in order."""
+MODEL: Final = "/v1/models/"
+"""All paths that begin like this are one route: the rest is the model's name."""
+
+
+def routes(services: Services) -> dict[str, Route]:
+    """All routes by their paths."""
     admin, loads = Admin(services), Loads(services)
 
-    def route(path: str, methods: tuple[str, ...], handler: Handler, *forms: ErrorBody) -> Route:
-        return Route(path, Endpoint(handler, *(forms or (general_error,))), methods=list(methods))
+    def route(methods: tuple[str, ...], handler: Handler, *forms: ErrorBody) -> Route:
+        answered = (*methods, "HEAD") if "GET" in methods else methods
+        return answered, Endpoint(handler, *(forms or (general_error,)))
 
-    return [
-        route("/v1/chat/completions", ("POST",), ChatHandler(services), error_body, stream_error_body),
-        route("/generate", ("POST", "PUT"), generate.GenerateHandler(services), *_GENERATE),
-        route("/v1/completions", ("POST",), CompletionsHandler(services), error_body, stream_error_body),
-        route("/v1/embeddings", ("POST",), EmbeddingsHandler(services), error_body),
-        route("/v1/rerank", ("POST", "PUT"), RerankHandler(services), error_body),
-        route("/v1/score", ("POST",), ScoreHandler(services), error_body),
-        route("/encode", ("POST", "PUT"), EncodeHandler(services), generate.error_body),
-        route("/classify", ("POST", "PUT"), EncodeHandler(services), generate.error_body),
-        route("/v1/models", ("GET",), ModelsHandler(services), error_body),
-        route("/v1/models/{model:path}", ("GET",), ModelHandler(services), error_body),
-        route("/health", ("GET",), admin.health),
-        route("/health_generate", ("GET",), admin.health),
-        route("/ready", ("GET",), admin.alive),
-        route("/ping", ("GET",), admin.alive),
-        route("/model_info", ("GET",), admin.model_info),
-        route("/get_model_info", ("GET",), admin.model_info),
-        route("/server_info", ("GET",), admin.server_info),
-        route("/get_server_info", ("GET",), admin.server_info),
-        route("/abort_request", ("POST",), admin.abort_request),
-        route("/flush_cache", ("GET", "POST"), admin.flush_cache),
-        route("/v1/loads", ("GET",), loads.loads),
-        route("/get_load", ("GET",), loads.load),
-        *(route(control.path, control.methods, handler(services, control)) for control in CONTROLS),
-        route("/", ("GET",), admin.root),
-    ]
+    return {
+        "/v1/chat/completions": route(("POST",), ChatHandler(services), error_body, stream_error_body),
+        "/generate": route(("POST", "PUT"), generate.GenerateHandler(services), *_GENERATE),
+        "/v1/completions": route(("POST",), CompletionsHandler(services), error_body, stream_error_body),
+        "/v1/embeddings": route(("POST",), EmbeddingsHandler(services), error_body),
+        "/v1/rerank": route(("POST", "PUT"), RerankHandler(services), error_body),
+        "/v1/score": route(("POST",), ScoreHandler(services), error_body),
+        "/encode": route(("POST", "PUT"), EncodeHandler(services), generate.error_body),
+        "/classify": route(("POST", "PUT"), EncodeHandler(services), generate.error_body),
+        "/v1/models": route(("GET",), ModelsHandler(services), error_body),
+        MODEL: route(("GET",), ModelHandler(services), error_body),
+        "/health": route(("GET",), admin.health),
+        "/health_generate": route(("GET",), admin.health),
+        "/ready": route(("GET",), admin.alive),
+        "/ping": route(("GET",), admin.alive),
+        "/model_info": route(("GET",), admin.model_info),
+        "/get_model_info": route(("GET",), admin.model_info),
+        "/server_info": route(("GET",), admin.server_info),
+        "/get_server_info": route(("GET",), admin.server_info),
+        "/abort_request": route(("POST",), admin.abort_request),
+        "/flush_cache": route(("GET", "POST"), admin.flush_cache),
+        "/v1/loads": route(("GET",), loads.loads),
+        "/get_load": route(("GET",), loads.load),
+        **{control.path: route(control.methods, handler(services, control)) for control in CONTROLS},
+        "/": route(("GET",), admin.root),
+    }
 
 
 _GENERATE: Final[tuple[ErrorBody, ErrorBody]] = (generate.error_body, generate.stream_error_body)

@@ -8,14 +8,12 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
-from starlette.types import Receive, Scope, Send
-
 from ...errors import RequestRejected
 from ...http.core.body import parse_object, read_body
 from ...http.core.disconnect import UntilDisconnect
 from ...http.core.endpoint import Endpoint
 from ...http.core.errors import error_body
-from ...http.core.exchange import CLOSE, Exchange
+from ...http.core.exchange import CLOSE, Exchange, Receive, Scope, Send
 from ...http.core.sse import DONE, event, start_events
 from .execute import Executor
 from .resolve import Method
@@ -39,8 +37,7 @@ class Application:
         self._endpoint = Endpoint(self._answer, error_body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["sglang_subgw.exchange"] = Exchange(scope, receive, send, [])
-        await self._endpoint(scope, receive, send)
+        await self._endpoint(Exchange(scope, receive, send, []))
 
     async def _answer(self, exchange: Exchange) -> None:
         _refuse_web_pages(exchange, self._is_loopback)

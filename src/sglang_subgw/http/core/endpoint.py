@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
-from starlette.types import Receive, Scope, Send
-
 from ...errors import RequestError, RequestRejected
 from .errors import ErrorBody
 from .exchange import CLOSE, ClientGone, Exchange
@@ -18,7 +16,7 @@ type Handler = Callable[[Exchange], Awaitable[None]]
 
 
 class Endpoint:
-    """A route's ASGI application: runs the handler, and answers for whatever it raises."""
+    """What is behind a route: runs the handler, and answers for whatever it raises."""
 
     __slots__ = ("_body", "_event", "_handler")
 
@@ -27,8 +25,7 @@ class Endpoint:
         self._body = body
         self._event = stream_body or body
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange: Exchange = scope["sglang_subgw.exchange"]
+    async def __call__(self, exchange: Exchange) -> None:
         try:
             await self._handler(exchange)
         except ClientGone:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import nullcontext
 from typing import Any, Final, overload
-
-from starlette.datastructures import QueryParams
-from starlette.types import Receive, Scope, Send
+from urllib.parse import parse_qsl
 
 from .body_stream import Body, SendingBody
 from .direct import EXTENSION, DirectSend
 from .jsonio import dumps
 
+type Scope = MutableMapping[str, Any]
+type Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+type Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+type ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 type RawHeaders = list[tuple[bytes, bytes]]
 
 JSON: Final = (b"content-type", b"application/json")
@@ -69,9 +71,15 @@ class Exchange:
         return path
 
     @property
-    def query(self) -> QueryParams:
-        """The query string's parameters."""
-        return QueryParams(self.scope["query_string"])
+    def route_path(self) -> str:
+        """The path below the place where another application has mounted this one."""
+        path, root = self.path, self.scope.get("root_path", "")
+        return path.removeprefix(root) if f"{path}/".startswith(f"{root}/") else path
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The query string's parameters; of those that come twice the last counts."""
+        return dict(parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True))
 
     def always(self, name: bytes, value: bytes) -> None:
         """Add a header to the response, whoever writes it."""
