@@ -53,6 +53,10 @@ class ShardFailed(SubgwError):
     """Raised by a shard that lost a part of itself, and by `Gateway` when one keeps ending; carries the reason."""
 
 
+class DependencyError(SubgwError):
+    """Raised by a shard at its start for a library that isn't as this package needs it; names the part."""
+
+
 class WireError(SubgwError):
     """Raised by `wire` for a message that can't be encoded for, or decoded from, the engine."""
 

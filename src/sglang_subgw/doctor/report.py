@@ -104,7 +104,7 @@ def _mode(config: GatewayConfig) -> tuple[probe.ProbeReport | None, dict[str, An
         "serve": config.serve,
         "images": config.images,
         "probe_seconds": round(report.seconds, 3),
-        "problem": problem,
+        "problem": problem or report.wrong_app,
     }
 
 

@@ -62,7 +62,7 @@ class ProbeReport:
     failure: str = ""
     """Why a shard can't run like this, with the module's name; "" if it can."""
     wrong_app: str = ""
-    """What is wrong with the application's name, wherever it is imported."""
+    """What is wrong with the application's name or with a library, wherever it is imported."""
     gil: str = ""
     """The module after which there was a GIL."""
     seconds: float = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import os
@@ -37,7 +38,8 @@ def follow(spec_json: str) -> None:
 
 
 def _import_all(trail: Trail, app: str, serve: str) -> None:
-    from ..errors import ConfigError
+    from ..config import GatewayConfig
+    from ..errors import ConfigError, DependencyError
 
     try:
         trail("stage", "shard")
@@ -47,12 +49,16 @@ def _import_all(trail: Trail, app: str, serve: str) -> None:
                 importlib.import_module(name)
             except ImportError as exc:
                 trail("missing", name, str(exc))
+        if not serve:
+            from ..shard.uvicorn_seam import check_uvicorn
+
+            asyncio.run(check_uvicorn(GatewayConfig()))
         if app or serve:
             trail("stage", "app")
             from ..shard.user_code import preload
 
             preload(app, serve)
-    except ConfigError as exc:
+    except (ConfigError, DependencyError) as exc:
         trail("config_error", detail=str(exc))
     except BaseException as exc:
         trail("error", detail=f"{type(exc).__name__}: {exc}")

@@ -102,7 +102,7 @@ class Account:
     error: str = ""
     """The Python error that ended a stage."""
     error_is_ours: bool = False
-    """It is a ConfigError: the same wherever the application is imported."""
+    """It is one that says by itself what is wrong: the same wherever the application is imported."""
 
     @classmethod
     def read(cls, path: Path) -> Account:

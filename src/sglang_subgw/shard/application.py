@@ -15,14 +15,16 @@ from ..http.app import create_app
 from .coroutine_server import CoroutineServer
 from .server import ShardServer
 from .user_code import find_app, find_serve
+from .uvicorn_seam import check_uvicorn
 
 
 async def make_server(
     engine: ShardEngine, info: ShardInfo, config: GatewayConfig, slot: Slot
 ) -> ShardServer | CoroutineServer:
-    """The server of the shard; raises ConfigError for a name that leads to nothing that can serve."""
+    """The server of the shard; raises ConfigError for a name that leads to nothing that can serve, DependencyError."""
     if config.serve:
         return CoroutineServer(find_serve(config.serve), config.serve, engine, info)
+    await check_uvicorn(config)
     app = await _load(config.app, engine, info, config) if config.app else create_app(engine, info, config)
     return ShardServer(app, config, slot)
 

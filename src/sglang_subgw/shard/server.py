@@ -105,9 +105,17 @@ class ShardServer(uvicorn.Server):
         """Signals belong to the gateway's main thread."""
         yield
 
+    def make_protocol(self, *, idle: bool = False, handed_over: bool = True) -> asyncio.Protocol:
+        """What serves one connection."""
+        factory: Any = self.config.http_protocol_class
+        protocol: Any = factory(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        protocol.idle, protocol.handed_over = idle, handed_over
+        made: asyncio.Protocol = protocol
+        return made
+
     async def _listen(self, sock: socket.socket, backlog: int) -> None:
         server = await asyncio.get_running_loop().create_server(
-            lambda: self._make_protocol(handed_over=False), sock=sock, backlog=backlog
+            lambda: self.make_protocol(handed_over=False), sock=sock, backlog=backlog
         )
         if self.should_exit:
             server.close()
@@ -121,15 +129,8 @@ class ShardServer(uvicorn.Server):
 
     async def _adopt(self, sock: socket.socket, idle: bool) -> None:
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: self._make_protocol(idle=idle), sock)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: self.make_protocol(idle=idle), sock)
         except OSError:
             # The client was gone before its connection got here.
             sock.close()
             self._slot.add(Word.CONNECTIONS_SEEN)
-
-    def _make_protocol(self, *, idle: bool = False, handed_over: bool = True) -> asyncio.Protocol:
-        factory: Any = self.config.http_protocol_class
-        protocol: Any = factory(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
-        protocol.idle, protocol.handed_over = idle, handed_over
-        made: asyncio.Protocol = protocol
-        return made
