@@ -5,6 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
 from support.http_fakes import FakeEngine, app_of, ask, get, with_engine
 
 
@@ -18,6 +23,43 @@ def test_what_is_not_there_says_so() -> None:
     answer = get("/generate")
     assert (answer.status_code, answer.json()["message"]) == (405, "GET is not allowed for /generate.")
     assert set(answer.headers["allow"].split(", ")) == {"POST", "PUT"}
+
+
+def test_a_route_with_get_answers_head() -> None:
+    for path in ("/health", "/v1/models", "/v1/models/demo"):
+        assert ask(path, method="HEAD").status_code == 200
+        assert ask(path, method="PATCH").headers["allow"] == "GET, HEAD"
+    assert ask("/flush_cache", method="DELETE").headers["allow"] == "GET, POST, HEAD"
+    assert ask("/generate", method="HEAD").status_code == 405
+
+
+def test_paths_are_taken_as_they_are() -> None:
+    for path in ("/health/", "/Health", "/health%20", "/health%0A", "/v1/"):
+        assert get(path).status_code == 404, path
+    assert get("/%68ealth").status_code == 200
+    for path, name in (("/v1/models/a/b%20c", "a/b c"), ("/v1/models/", ""), ("/v1/models/demo/", "demo/")):
+        assert get(path).json()["error"]["message"] == f"The model '{name}' does not exist"
+
+
+@pytest.mark.parametrize("mount", ["", "/sub", "/sub/{tenant}"])
+def test_below_another_application(mount: str) -> None:
+    async def run() -> list[int]:
+        below = Starlette(routes=[Mount(mount, app_of(FakeEngine()))])
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(below), base_url="http://shard") as client:
+            paths = ("/health", "/v1/models/demo", "/", "/generate", "/health/health", "/sub/health")
+            return [(await client.get(mount.format(tenant="one") + path)).status_code for path in paths]
+
+    assert asyncio.run(run()) == [200, 200, 200, 405, 404, 404]
+
+
+@pytest.mark.parametrize(
+    ("query", "timeout"),
+    [("", 0.0), ("timeout=1&timeout=2", 2.0), ("timeout=%31%2E5", 1.5), ("timeout=+3", 3.0), ("&&timeout=4&x", 4.0)],
+)
+def test_of_a_query_parameter_the_last_counts(query: str, timeout: float) -> None:
+    engine = FakeEngine()
+    assert ask(f"/flush_cache?{query}", engine=engine).status_code == 200
+    assert engine.flushed == [timeout]
 
 
 def test_cross_origin() -> None:

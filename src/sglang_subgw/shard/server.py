@@ -61,10 +61,11 @@ class ShardServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """uvicorn's, but it listens nowhere, and a start-up that the application itself gave up is an error."""
-        try:
+        # Older versions return where newer ones exit.
+        with contextlib.suppress(SystemExit):
             await super().startup(sockets or [])
-        except SystemExit:
-            raise RuntimeError("The application's own start-up failed; the log says why.") from None
+        if self.lifespan.should_exit:
+            raise RuntimeError("The application's own start-up failed; the log says why.")
 
     async def wait_started(self, serving: asyncio.Task[None]) -> None:
         """Until the application's own start-up is through; raises what ended `serving` before that."""
