@@ -6,6 +6,7 @@ from typing import Any
 
 from ..errors import RequestRejected
 from ..worker.answers.outputs import LoRAUpdateOutput
+from .blocking import blocking
 from .tensors import TensorCalls
 
 
@@ -21,9 +22,7 @@ class AdapterCalls(TensorCalls):
         _check_text(lora_name=lora_name, lora_path=lora_path)
         return await self.worker.lora.load(lora_name, lora_path, pinned=pinned)
 
-    def load_lora_adapter(self, lora_name: str, lora_path: str, pinned: bool = False) -> LoRAUpdateOutput:
-        """`async_load_lora_adapter` for other threads than the loop's."""
-        return self._blocking(self.async_load_lora_adapter(lora_name, lora_path, pinned))
+    load_lora_adapter = blocking(async_load_lora_adapter)
 
     async def async_load_lora_adapter_from_tensors(
         self, lora_name: str, tensors: Any, config_dict: dict[str, Any], load_format: str | None = None
@@ -33,20 +32,14 @@ class AdapterCalls(TensorCalls):
         payloads = await self.serialize_tensors(tensors, load_format)
         return await self.worker.lora.load_tensors(lora_name, config_dict, payloads, load_format)
 
-    def load_lora_adapter_from_tensors(
-        self, lora_name: str, tensors: Any, config_dict: dict[str, Any], load_format: str | None = None
-    ) -> LoRAUpdateOutput:
-        """`async_load_lora_adapter_from_tensors` for other threads than the loop's."""
-        return self._blocking(self.async_load_lora_adapter_from_tensors(lora_name, tensors, config_dict, load_format))
+    load_lora_adapter_from_tensors = blocking(async_load_lora_adapter_from_tensors)
 
     async def async_unload_lora_adapter(self, lora_name: str) -> LoRAUpdateOutput:
         """Unload an adapter once no request of any worker uses it; new ones can't from now on."""
         _check_text(lora_name=lora_name)
         return await self.worker.lora.unload(lora_name)
 
-    def unload_lora_adapter(self, lora_name: str) -> LoRAUpdateOutput:
-        """`async_unload_lora_adapter` for other threads than the loop's."""
-        return self._blocking(self.async_unload_lora_adapter(lora_name))
+    unload_lora_adapter = blocking(async_unload_lora_adapter)
 
 
 def _check_text(**values: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from ..coordination.carried_bytes import without_bytes
 from ..worker.requests.request import EmbeddingRequest
 from .base import EngineCalls
+from .blocking import blocking
 from .carried_tensors import Carrier
 
 type Output = dict[str, Any]
@@ -47,30 +48,13 @@ class EmbeddingCalls(EngineCalls):
             del given[name]
         return await self.embed(EmbeddingRequest(**given))
 
-    def encode(
-        self,
-        prompt: str | list[str] | list[dict[str, Any]] | list[list[dict[str, Any]]],
-        image_data: Any = None,
-        audio_data: Any = None,
-        video_data: Any = None,
-        dimensions: int | None = None,
-        lora_path: str | list[str | None] | None = None,
-        embed_override_token_id: int | None = None,
-        embed_overrides: list[Any] | None = None,
-        external_trace_header: dict[str, Any] | None = None,
-        rid: str | list[str] | None = None,
-    ) -> Outputs:
-        """`async_encode` for other threads than the loop's."""
-        given = {name: value for name, value in locals().items() if name != "self"}
-        return self._blocking(self.async_encode(**given))
+    encode = blocking(async_encode)
 
     async def async_rerank(self, prompt: list[list[str]]) -> Outputs:
         """A cross encoder's answer to each pair of texts: its `embedding` is the score."""
         return await self.embed(EmbeddingRequest(text=prompt, is_cross_encoder_request=True))
 
-    def rerank(self, prompt: list[list[str]]) -> Outputs:
-        """`async_rerank` for other threads than the loop's."""
-        return self._blocking(self.async_rerank(prompt))
+    rerank = blocking(async_rerank)
 
     async def embed(self, request: EmbeddingRequest) -> Outputs:
         """What `async_encode` and `async_rerank` answer, for a request with any of its fields."""

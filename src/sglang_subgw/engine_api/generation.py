@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final
@@ -12,6 +13,7 @@ from ..worker.requests.expand import expand
 from ..worker.requests.request import GenerateRequest
 from ..worker.requests.routing import check_meeting, check_ranks, follows_rooms
 from .base import EngineCalls
+from .blocking import with_parameters_of
 from .output_stream import OutputStream
 
 type Output = dict[str, Any]
@@ -20,6 +22,8 @@ type Outputs = Output | list[Output]
 
 _ENGINE_SIDE: Final = ("image_data", "audio_data", "video_data", "mm_hashes", "mm_content_hashes", "kv_hints")
 """Parameters that SGLang's own worker must see to: a processor of images, structs of its own."""
+_OLDER_RANK: Final = 25
+"""The place of `data_parallel_rank` among the parameters of `generate`."""
 _MEETING: Final = (
     "input_ids",
     "sampling_params",
@@ -98,47 +102,16 @@ class GenerationCalls(EngineCalls):
             outputs = [sample.output() for sample in call.samples]
         return outputs[0] if call.is_single else outputs
 
-    def generate(
-        self,
-        prompt: str | list[str] | None = None,
-        sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None,
-        input_ids: list[int] | list[list[int]] | None = None,
-        image_data: Any = None,
-        audio_data: Any = None,
-        video_data: Any = None,
-        mm_hashes: Any = None,
-        mm_content_hashes: Any = None,
-        return_logprob: bool | list[bool] | None = False,
-        logprob_start_len: int | list[int] | None = None,
-        top_logprobs_num: int | list[int] | None = None,
-        token_ids_logprob: list[int] | list[list[int] | None] | None = None,
-        lora_path: str | list[str | None] | None = None,
-        custom_logit_processor: str | list[str | None] | None = None,
-        require_reasoning: bool = False,
-        return_hidden_states: bool | str | list[bool | str] = False,
-        return_routed_experts: bool = False,
-        routed_experts_start_len: int = 0,
-        stream: bool = False,
-        bootstrap_host: str | list[str | None] | None = None,
-        bootstrap_port: int | list[int | None] | None = None,
-        bootstrap_room: int | list[int | None] | None = None,
-        routed_dp_rank: int | None = None,
-        disagg_prefill_dp_rank: int | None = None,
-        kv_hints: dict[str, Any] | None = None,
-        data_parallel_rank: int | None = None,
-        external_trace_header: dict[str, Any] | None = None,
-        rid: str | list[str] | None = None,
-        session_params: dict[str, Any] | None = None,
-        priority: int | None = None,
-        session_id: str | None = None,
-        *,
-        cache_salt: str | list[str] | None = None,
-        **options: Any,
-    ) -> Outputs | Iterator[Output]:
+    @with_parameters_of(async_generate)
+    def generate(self, *args: Any, **given: Any) -> Outputs | Iterator[Output]:
         """`async_generate` for other threads than the loop's: a dict, a list, or a plain iterator when `stream`."""
-        given = {name: value for name, value in locals().items() if name not in ("self", "options")}
-        given["routed_dp_rank"] = _rank(routed_dp_rank, given.pop("data_parallel_rank"))
-        answer = self._blocking(self.async_generate(**given, **options))
+        if "data_parallel_rank" in given or len(args) > _OLDER_RANK:
+            # Warned of here: in the loop's thread nothing tells whose call it is.
+            bound = inspect.signature(self.async_generate).bind(*args, **given)
+            named = bound.arguments
+            named["routed_dp_rank"] = _rank(named.get("routed_dp_rank"), named.pop("data_parallel_rank", None))
+            args, given = bound.args, bound.kwargs
+        answer = self._blocking(self.async_generate(*args, **given))
         if isinstance(answer, (dict, list)):
             return answer
         return self._blocking_iterator(answer, "async_generate")

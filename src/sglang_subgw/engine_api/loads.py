@@ -8,6 +8,7 @@ from ..contract import LoadFacts
 from ..errors import EngineUnavailable, RequestRejected
 from ..worker.load_snapshots import LoadSnapshots
 from .base import EngineCalls
+from .blocking import blocking
 
 
 class LoadCalls(EngineCalls):
@@ -32,9 +33,7 @@ class LoadCalls(EngineCalls):
         loads = await LoadSnapshots(facts, ranks).read(dp_rank)
         return [{name: value for name, value in load.items() if name not in left_out} for load in loads]
 
-    def get_loads(self, include: list[str] | None = None, dp_rank: int | None = None) -> list[dict[str, Any]]:
-        """As async_get_loads, for every thread but the loop's."""
-        return self._blocking(self.async_get_loads(include, dp_rank))
+    get_loads = blocking(async_get_loads)
 
 
 def _left_out(facts: LoadFacts, include: list[str] | None) -> set[str]:

@@ -10,6 +10,7 @@ from ..wire.outgoing.freezing import freeze_fields
 from ..worker.answers.outputs import FlushCacheReqOutput
 from ..worker.worker import TokenizerWorker
 from .alone import AloneCalls
+from .blocking import blocking
 
 
 class MemoryCalls(AloneCalls):
@@ -28,9 +29,7 @@ class MemoryCalls(AloneCalls):
         )
         return FlushCacheReqOutput(bool(answers[0].get("success")), str(answers[0].get("message") or ""))
 
-    def flush_cache(self, timeout_s: float | None = None) -> FlushCacheReqOutput:
-        """`async_flush_cache` for other threads than the loop's."""
-        return self._blocking(self.async_flush_cache(timeout_s))
+    flush_cache = blocking(async_flush_cache)
 
     async def async_release_memory_occupation(self, tags: list[str] | None = None) -> None:
         """Give the accelerator's memory back, or that of `tags` (kv_cache, weights, cuda_graph).
@@ -52,9 +51,7 @@ class MemoryCalls(AloneCalls):
 
         await self.change_alone(change)
 
-    def release_memory_occupation(self, tags: list[str] | None = None) -> None:
-        """`async_release_memory_occupation` for other threads than the loop's."""
-        self._blocking(self.async_release_memory_occupation(tags))
+    release_memory_occupation = blocking(async_release_memory_occupation)
 
     async def async_resume_memory_occupation(self, tags: list[str] | None = None) -> None:
         """Take it again; raises RequestRejected for what is not released."""
@@ -72,18 +69,14 @@ class MemoryCalls(AloneCalls):
 
         await self.change_alone(change, hold=False)
 
-    def resume_memory_occupation(self, tags: list[str] | None = None) -> None:
-        """`async_resume_memory_occupation` for other threads than the loop's."""
-        self._blocking(self.async_resume_memory_occupation(tags))
+    resume_memory_occupation = blocking(async_resume_memory_occupation)
 
     async def async_freeze_gc(self) -> None:
         """Let the engine's processes and every worker take what they have now out of garbage collection."""
         self.worker.send("FreezeGCReq", freeze_fields(self.contract))
         await self.coordination.tell("freeze gc")
 
-    def freeze_gc(self) -> None:
-        """`async_freeze_gc` for other threads than the loop's."""
-        self._blocking(self.async_freeze_gc())
+    freeze_gc = blocking(async_freeze_gc)
 
     def _check_device(self) -> None:
         if self.contract.server_args.get("device") == "cpu":

@@ -7,6 +7,7 @@ from typing import Final
 from ..coordination.quiesce import PAUSE_SECTION, aborted
 from ..errors import RequestRejected
 from .base import EngineCalls
+from .blocking import blocking
 
 _MODES: Final = ("abort", "retract", "in_place")
 
@@ -31,9 +32,7 @@ class PauseCalls(EngineCalls):
                 await aborted(self.coordination, self.worker.abort_all)
             await self._until_done()
 
-    def pause_generation(self, mode: str = "abort") -> None:
-        """`async_pause_generation` for other threads than the loop's."""
-        self._blocking(self.async_pause_generation(mode))
+    pause_generation = blocking(async_pause_generation)
 
     async def async_continue_generation(self, torch_empty_cache: bool = True) -> None:
         """Let every worker send again; one that never paused is no error.
@@ -48,9 +47,7 @@ class PauseCalls(EngineCalls):
             await self.coordination.tell("apply", state={"paused": False, "retracted": False})
             await self._until_done()
 
-    def continue_generation(self, torch_empty_cache: bool = True) -> None:
-        """`async_continue_generation` for other threads than the loop's."""
-        self._blocking(self.async_continue_generation(torch_empty_cache))
+    continue_generation = blocking(async_continue_generation)
 
     async def _until_done(self) -> None:
         """Until the engine has done what this worker has sent, which it doesn't answer.

@@ -9,6 +9,7 @@ from typing import Any, Final
 from ..errors import EngineRejected, RequestRejected
 from ..wire.message import EnumMember
 from .base import EngineCalls
+from .blocking import blocking
 
 _START, _STOP, _DUMP = 1, 2, 3
 _OFF: Final = ("0", "false", "f", "n", "no", "off")
@@ -30,41 +31,31 @@ class ProfileCalls(EngineCalls):
         }
         await self._profile(_START, fields)
 
-    def start_profile(self, **kwargs: Any) -> None:
-        """`async_start_profile` for other threads than the loop's."""
-        self._blocking(self.async_start_profile(**kwargs))
+    start_profile = blocking(async_start_profile)
 
     async def async_stop_profile(self) -> None:
         """Stop it and write the traces; raises EngineRejected when none runs."""
         await self._profile(_STOP, {})
 
-    def stop_profile(self) -> None:
-        """`async_stop_profile` for other threads than the loop's."""
-        self._blocking(self.async_stop_profile())
+    stop_profile = blocking(async_stop_profile)
 
     async def async_start_expert_distribution_record(self) -> None:
         """Begin to count which experts are used."""
         await self._record(_START)
 
-    def start_expert_distribution_record(self) -> None:
-        """`async_start_expert_distribution_record` for other threads than the loop's."""
-        self._blocking(self.async_start_expert_distribution_record())
+    start_expert_distribution_record = blocking(async_start_expert_distribution_record)
 
     async def async_stop_expert_distribution_record(self) -> None:
         """Stop counting."""
         await self._record(_STOP)
 
-    def stop_expert_distribution_record(self) -> None:
-        """`async_stop_expert_distribution_record` for other threads than the loop's."""
-        self._blocking(self.async_stop_expert_distribution_record())
+    stop_expert_distribution_record = blocking(async_stop_expert_distribution_record)
 
     async def async_dump_expert_distribution_record(self) -> None:
         """Write the counts to a file of the engine's."""
         await self._record(_DUMP)
 
-    def dump_expert_distribution_record(self) -> None:
-        """`async_dump_expert_distribution_record` for other threads than the loop's."""
-        self._blocking(self.async_dump_expert_distribution_record())
+    dump_expert_distribution_record = blocking(async_dump_expert_distribution_record)
 
     async def _profile(self, action: int, fields: dict[str, Any]) -> None:
         fields = {"req_type": EnumMember("ProfileReqType", action), **fields}

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..errors import RequestRejected
 from .base import EngineCalls
+from .blocking import blocking
 
 
 class RpcCalls(EngineCalls):
@@ -21,22 +22,16 @@ class RpcCalls(EngineCalls):
                 )
         await self.coordination.call("collective_rpc", {"method": method, "parameters": kwargs})
 
-    def collective_rpc(self, method: str, **kwargs: Any) -> None:
-        """`async_collective_rpc` for other threads than the loop's."""
-        self._blocking(self.async_collective_rpc(method, **kwargs))
+    collective_rpc = blocking(async_collective_rpc)
 
     async def async_save_remote_model(self, **kwargs: Any) -> None:
         """Save the model to a remote store."""
         await self.async_collective_rpc("save_remote_model", **kwargs)
 
-    def save_remote_model(self, **kwargs: Any) -> None:
-        """`async_save_remote_model` for other threads than the loop's."""
-        self._blocking(self.async_save_remote_model(**kwargs))
+    save_remote_model = blocking(async_save_remote_model)
 
     async def async_save_sharded_model(self, **kwargs: Any) -> None:
         """Save the model as the schedulers hold it, shard by shard."""
         await self.async_collective_rpc("save_sharded_model", **kwargs)
 
-    def save_sharded_model(self, **kwargs: Any) -> None:
-        """`async_save_sharded_model` for other threads than the loop's."""
-        self._blocking(self.async_save_sharded_model(**kwargs))
+    save_sharded_model = blocking(async_save_sharded_model)

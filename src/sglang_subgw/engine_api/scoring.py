@@ -10,6 +10,7 @@ from ..worker.scoring.prompts import ScorePrompts, build_prompts
 from ..worker.scoring.request import Labels, ScoreRequest, check_score
 from ..worker.scoring.results import score_result
 from .base import EngineCalls
+from .blocking import blocking
 from .carried_tensors import Carrier
 
 _TENSORS: Final = ("query_embed_overrides", "item_embed_overrides", "stacked_query_item_embed_overrides")
@@ -55,25 +56,7 @@ class ScoringCalls(EngineCalls):
             answers = [sample.output() for sample in call.samples]
         return score_result(request, labels, prompts, answers)
 
-    def score(
-        self,
-        query: str | list[int] | None = None,
-        items: str | list[str] | list[list[int]] | None = None,
-        label_token_ids: list[int] | list[list[int]] | None = None,
-        apply_softmax: bool = False,
-        item_first: bool = False,
-        embed_override_token_id: int | None = None,
-        query_embed_overrides: list[Any] | None = None,
-        item_embed_overrides: list[Any] | None = None,
-        return_pooled_hidden_states: bool = False,
-        score_extraction_token_id: int | None = None,
-        temperature: float = 1.0,
-        return_token_logprobs: bool = False,
-        stacked_query_item_embed_overrides: list[Any] | None = None,
-    ) -> ScoreResult:
-        """`async_score` for other threads than the loop's."""
-        given = {name: value for name, value in locals().items() if name != "self"}
-        return self._blocking(self.async_score(**given))
+    score = blocking(async_score)
 
     def _request(
         self, request: ScoreRequest, labels: Labels, prompts: ScorePrompts

@@ -6,6 +6,7 @@ import uuid
 
 from ..errors import RequestRejected
 from .base import EngineCalls
+from .blocking import blocking
 
 
 class SessionCalls(EngineCalls):
@@ -33,20 +34,10 @@ class SessionCalls(EngineCalls):
         answers = await self.control.ask("OpenSessionReqInput", fields, "OpenSessionReqOutput", None)
         return session_id if all(answer.get("success") for answer in answers) else None
 
-    def open_session(
-        self,
-        capacity_of_str_len: int,
-        session_id: str | None = None,
-        streaming: bool = False,
-        timeout: float | None = None,
-    ) -> str | None:
-        """`async_open_session` for other threads than the loop's."""
-        return self._blocking(self.async_open_session(capacity_of_str_len, session_id, streaming, timeout))
+    open_session = blocking(async_open_session)
 
     async def async_close_session(self, session_id: str) -> None:
         """Release what the engine keeps of it; nothing is answered, also not for an unknown one."""
         self.worker.send("CloseSessionReqInput", {"session_id": session_id})
 
-    def close_session(self, session_id: str) -> None:
-        """`async_close_session` for other threads than the loop's."""
-        self._blocking(self.async_close_session(session_id))
+    close_session = blocking(async_close_session)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .base import EngineCalls
+from .blocking import blocking
 
 
 class StateCalls(EngineCalls):
@@ -15,9 +16,7 @@ class StateCalls(EngineCalls):
         answers = await self.control.ask("GetInternalStateReq", {}, "GetInternalStateReqOutput", 30.0)
         return [answer.get("internal_state") or {} for answer in answers]
 
-    def get_internal_state(self) -> list[dict[str, Any]]:
-        """`async_get_internal_state` for other threads than the loop's."""
-        return self._blocking(self.async_get_internal_state())
+    get_internal_state = blocking(async_get_internal_state)
 
     async def async_get_server_info(self) -> dict[str, Any]:
         """The server's arguments, the scheduler's facts and its state now."""
@@ -28,9 +27,7 @@ class StateCalls(EngineCalls):
             "version": self.contract.sglang_version,
         }
 
-    def get_server_info(self) -> dict[str, Any]:
-        """`async_get_server_info` for other threads than the loop's."""
-        return self._blocking(self.async_get_server_info())
+    get_server_info = blocking(async_get_server_info)
 
     async def async_get_model_info(self) -> dict[str, Any]:
         """What is served right now: the model, and the version of its weights."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 from ..errors import RequestRejected
 from ..worker.answers.outputs import merged
 from .alone import AloneCalls
+from .blocking import blocking
 from .tensors import TensorCalls
 
 _TENSOR_FORMATS: Final = ("direct", "flattened_bucket")
@@ -41,11 +42,7 @@ class WeightCalls(AloneCalls, TensorCalls):
         paused = [int(answer.get("num_paused_requests") or 0) for answer in answers]
         return success, message, paused[0] if len(paused) == 1 else paused
 
-    def update_weights_from_disk(
-        self, model_path: str, load_format: str | None = None, **options: Any
-    ) -> tuple[bool, str, int | list[int]]:
-        """`async_update_weights_from_disk` for other threads than the loop's."""
-        return self._blocking(self.async_update_weights_from_disk(model_path, load_format, **options))
+    update_weights_from_disk = blocking(async_update_weights_from_disk)
 
     async def async_update_weights_from_tensor(
         self, named_tensors: Any, load_format: str | None = None, flush_cache: bool = True, **options: Any
@@ -58,11 +55,7 @@ class WeightCalls(AloneCalls, TensorCalls):
         fields = {"serialized_named_tensors": payloads, "load_format": load_format, "flush_cache": flush_cache}
         return await self._updated("UpdateWeightsFromTensor", {**fields, **options})
 
-    def update_weights_from_tensor(
-        self, named_tensors: Any, load_format: str | None = None, flush_cache: bool = True, **options: Any
-    ) -> Outcome:
-        """`async_update_weights_from_tensor` for other threads than the loop's."""
-        return self._blocking(self.async_update_weights_from_tensor(named_tensors, load_format, flush_cache, **options))
+    update_weights_from_tensor = blocking(async_update_weights_from_tensor)
 
     async def async_update_weights_from_distributed(
         self,
@@ -90,22 +83,7 @@ class WeightCalls(AloneCalls, TensorCalls):
         }
         return await self._updated("UpdateWeightsFromDistributed", {**fields, **options})
 
-    def update_weights_from_distributed(
-        self,
-        names: list[str],
-        dtypes: list[str],
-        shapes: list[list[int]],
-        group_name: str = "weight_update_group",
-        flush_cache: bool = True,
-        load_format: str | None = None,
-        **options: Any,
-    ) -> Outcome:
-        """`async_update_weights_from_distributed` for other threads than the loop's."""
-        return self._blocking(
-            self.async_update_weights_from_distributed(
-                names, dtypes, shapes, group_name, flush_cache, load_format, **options
-            )
-        )
+    update_weights_from_distributed = blocking(async_update_weights_from_distributed)
 
     async def async_update_weights_from_ipc(
         self, zmq_handles: dict[str, str], flush_cache: bool = True, **options: Any
@@ -115,9 +93,7 @@ class WeightCalls(AloneCalls, TensorCalls):
         fields = {"zmq_handles": dict(zmq_handles), "flush_cache": flush_cache}
         return await self._updated("UpdateWeightsFromIPC", {**fields, **options})
 
-    def update_weights_from_ipc(self, zmq_handles: dict[str, str], flush_cache: bool = True, **options: Any) -> Outcome:
-        """`async_update_weights_from_ipc` for other threads than the loop's."""
-        return self._blocking(self.async_update_weights_from_ipc(zmq_handles, flush_cache, **options))
+    update_weights_from_ipc = blocking(async_update_weights_from_ipc)
 
     async def async_update_weight_version(self, new_version: str, abort_all_requests: bool = True) -> None:
         """Name the weights that are loaded; every worker answers with the new name when this returns."""
@@ -129,25 +105,19 @@ class WeightCalls(AloneCalls, TensorCalls):
 
         await self.change_alone(name, hold=False)
 
-    def update_weight_version(self, new_version: str, abort_all_requests: bool = True) -> None:
-        """`async_update_weight_version` for other threads than the loop's."""
-        self._blocking(self.async_update_weight_version(new_version, abort_all_requests))
+    update_weight_version = blocking(async_update_weight_version)
 
     async def async_begin_weight_update(self, selector: str = "all") -> Outcome:
         """Open an update of several parts for the "target" model, the "draft" or "all"."""
         return await self._updated("BeginWeightUpdate", {"selector": selector})
 
-    def begin_weight_update(self, selector: str = "all") -> Outcome:
-        """`async_begin_weight_update` for other threads than the loop's."""
-        return self._blocking(self.async_begin_weight_update(selector))
+    begin_weight_update = blocking(async_begin_weight_update)
 
     async def async_end_weight_update(self) -> Outcome:
         """Close it: the engine brings the new weights into the form that it runs."""
         return await self._updated("EndWeightUpdate", {})
 
-    def end_weight_update(self) -> Outcome:
-        """`async_end_weight_update` for other threads than the loop's."""
-        return self._blocking(self.async_end_weight_update())
+    end_weight_update = blocking(async_end_weight_update)
 
     async def async_init_weights_update_group(
         self,
@@ -174,21 +144,7 @@ class WeightCalls(AloneCalls, TensorCalls):
         )
         return merged(answers)
 
-    def init_weights_update_group(
-        self,
-        master_address: str,
-        master_port: int,
-        rank_offset: int,
-        world_size: int,
-        group_name: str,
-        backend: str = "nccl",
-    ) -> Outcome:
-        """`async_init_weights_update_group` for other threads than the loop's."""
-        return self._blocking(
-            self.async_init_weights_update_group(
-                master_address, master_port, rank_offset, world_size, group_name, backend
-            )
-        )
+    init_weights_update_group = blocking(async_init_weights_update_group)
 
     async def async_destroy_weights_update_group(self, group_name: str) -> Outcome:
         """Leave that process group."""
@@ -199,9 +155,7 @@ class WeightCalls(AloneCalls, TensorCalls):
         )
         return merged(answers)
 
-    def destroy_weights_update_group(self, group_name: str) -> Outcome:
-        """`async_destroy_weights_update_group` for other threads than the loop's."""
-        return self._blocking(self.async_destroy_weights_update_group(group_name))
+    destroy_weights_update_group = blocking(async_destroy_weights_update_group)
 
     async def async_get_weights_by_name(self, name: str, truncate_size: int = 100) -> Any:
         """The first values of a parameter, as (nested) lists; one such per data-parallel rank if there are several."""
@@ -210,9 +164,7 @@ class WeightCalls(AloneCalls, TensorCalls):
         values = [answer.get("parameter") for answer in answers]
         return values[0] if len(values) == 1 else values
 
-    def get_weights_by_name(self, name: str, truncate_size: int = 100) -> Any:
-        """`async_get_weights_by_name` for other threads than the loop's."""
-        return self._blocking(self.async_get_weights_by_name(name, truncate_size))
+    get_weights_by_name = blocking(async_get_weights_by_name)
 
     async def _updated(self, name: str, fields: dict[str, Any]) -> Outcome:
         success, message, _ = await self._update(name, fields, {})
