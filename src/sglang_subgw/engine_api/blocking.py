@@ -5,10 +5,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine
 from types import FunctionType
-from typing import Any
+from typing import Any, Concatenate, Protocol, overload
 
 
-def blocking[**P, T](coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+class BlockingMethod[**P, T](Protocol):
+    """A function, for type checkers that take no assigned one for a method."""
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Callable[P, T]: ...
+    @overload
+    def __get__[S, **Q](self: BlockingMethod[Concatenate[S, Q], T], instance: S, owner: type) -> Callable[Q, T]: ...
+
+
+def blocking[**P, T](coroutine: Callable[P, Coroutine[Any, Any, T]]) -> BlockingMethod[P, T]:
     """The method `x` of a family's `async_x`, with its parameters and result; it calls the object's own `async_x`."""
     name = coroutine.__name__
 
