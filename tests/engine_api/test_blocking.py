@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from sglang_subgw import ShardEngine
-from sglang_subgw.engine_api.generation import Output, Outputs
+from sglang_subgw.engine_api.base import Output, Outputs
 from sglang_subgw.worker.answers.outputs import FlushCacheReqOutput
 from support.shard_values import Shard, with_shard
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import RequestRejected
 from ..worker.answers.outputs import LoRAUpdateOutput
+from .base import check_text
 from .blocking import blocking
 from .tensors import TensorCalls
 
@@ -19,7 +19,7 @@ class AdapterCalls(TensorCalls):
 
     async def async_load_lora_adapter(self, lora_name: str, lora_path: str, pinned: bool = False) -> LoRAUpdateOutput:
         """Load an adapter from a path that the engine can read; a failure is in the answer."""
-        _check_text(lora_name=lora_name, lora_path=lora_path)
+        check_text(lora_name=lora_name, lora_path=lora_path)
         return await self.worker.lora.load(lora_name, lora_path, pinned=pinned)
 
     load_lora_adapter = blocking(async_load_lora_adapter)
@@ -28,7 +28,7 @@ class AdapterCalls(TensorCalls):
         self, lora_name: str, tensors: Any, config_dict: dict[str, Any], load_format: str | None = None
     ) -> LoRAUpdateOutput:
         """Load an adapter from tensors by name, or from one serialized payload per tensor-parallel rank."""
-        _check_text(lora_name=lora_name)
+        check_text(lora_name=lora_name)
         payloads = await self.serialize_tensors(tensors, load_format)
         return await self.worker.lora.load_tensors(lora_name, config_dict, payloads, load_format)
 
@@ -36,13 +36,7 @@ class AdapterCalls(TensorCalls):
 
     async def async_unload_lora_adapter(self, lora_name: str) -> LoRAUpdateOutput:
         """Unload an adapter once no request of any worker uses it; new ones can't from now on."""
-        _check_text(lora_name=lora_name)
+        check_text(lora_name=lora_name)
         return await self.worker.lora.unload(lora_name)
 
     unload_lora_adapter = blocking(async_unload_lora_adapter)
-
-
-def _check_text(**values: Any) -> None:
-    for name, value in values.items():
-        if not isinstance(value, str) or not value:
-            raise RequestRejected(f"{name} must be a non-empty string, got {value!r}.", param=name)

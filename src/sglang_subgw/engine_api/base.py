@@ -9,9 +9,15 @@ from typing import Any
 
 from ..contract import EngineContract
 from ..coordination.client import Coordination
+from ..errors import RequestRejected
 from ..tokenization.tokenizer import ShardTokenizer
+from ..worker.call import Call
 from ..worker.control import ControlClient
 from ..worker.worker import TokenizerWorker
+
+type Output = dict[str, Any]
+type Outputs = Output | list[Output]
+"""One answer, or a list of them for a batch."""
 
 
 class EngineCalls:
@@ -39,6 +45,13 @@ class EngineCalls:
     def coordination(self) -> Coordination:
         """What the workers of this engine agree on."""
         return self.worker.coordination
+
+    async def _outputs(self, call: Call) -> Outputs:
+        """What a call that isn't a stream gives, once it has ended."""
+        async with call:
+            await call.wait()
+            outputs = [sample.output() for sample in call.samples]
+        return outputs[0] if call.is_single else outputs
 
     def _blocking[T](self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The coroutine's result, from any thread but the loop's own, where it raises RuntimeError."""
@@ -84,3 +97,10 @@ class EngineCalls:
             raise RuntimeError(
                 f"{name.removeprefix('async_')} would block the event loop that must answer it: await {name} instead."
             )
+
+
+def check_text(**values: Any) -> None:
+    """Raise RequestRejected for a parameter that is no text, or an empty one."""
+    for name, value in values.items():
+        if not isinstance(value, str) or not value:
+            raise RequestRejected(f"{name} must be a non-empty string, got {value!r}.", param=name)

@@ -6,13 +6,9 @@ from typing import Any, Final
 
 from ..coordination.carried_bytes import without_bytes
 from ..worker.requests.request import EmbeddingRequest
-from .base import EngineCalls
+from .base import EngineCalls, Outputs
 from .blocking import blocking
 from .carried_tensors import Carrier
-
-type Output = dict[str, Any]
-type Outputs = Output | list[Output]
-"""One answer, or a list of them for a batch."""
 
 _ENGINE_SIDE: Final = ("image_data", "audio_data", "video_data", "embed_overrides")
 """Parameters that SGLang's own worker must see to: a processor of images, tensors."""
@@ -58,10 +54,7 @@ class EmbeddingCalls(EngineCalls):
 
     async def embed(self, request: EmbeddingRequest) -> Outputs:
         """What `async_encode` and `async_rerank` answer, for a request with any of its fields."""
-        async with await self.worker.submit(request) as call:
-            await call.wait()
-            outputs = [sample.output() for sample in call.samples]
-        return outputs[0] if call.is_single else outputs
+        return await self._outputs(await self.worker.submit(request))
 
     async def embed_there(self, fields: dict[str, Any]) -> Outputs:
         """The same by SGLang's own worker in the engine's process, for fields of SGLang's EmbeddingReqInput."""

@@ -12,13 +12,9 @@ from ..worker.call import Call
 from ..worker.requests.expand import expand
 from ..worker.requests.request import GenerateRequest
 from ..worker.requests.routing import check_meeting, check_ranks, follows_rooms
-from .base import EngineCalls
+from .base import EngineCalls, Output, Outputs
 from .blocking import with_parameters_of
 from .output_stream import OutputStream
-
-type Output = dict[str, Any]
-type Outputs = Output | list[Output]
-"""One answer, or a list of them for a batch."""
 
 _ENGINE_SIDE: Final = ("image_data", "audio_data", "video_data", "mm_hashes", "mm_content_hashes", "kv_hints")
 """Parameters that SGLang's own worker must see to: a processor of images, structs of its own."""
@@ -97,10 +93,7 @@ class GenerationCalls(EngineCalls):
         call = await self.submit(request)
         if stream:
             return OutputStream(call, self.worker.loop, self.contract.features.incremental_streaming_output)
-        async with call:
-            await call.wait()
-            outputs = [sample.output() for sample in call.samples]
-        return outputs[0] if call.is_single else outputs
+        return await self._outputs(call)
 
     @with_parameters_of(async_generate)
     def generate(self, *args: Any, **given: Any) -> Outputs | Iterator[Output]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from ..errors import RequestRejected
 from ..worker.answers.outputs import merged
 from .alone import AloneCalls
+from .base import check_text
 from .blocking import blocking
 from .tensors import TensorCalls
 
@@ -30,8 +31,7 @@ class WeightCalls(AloneCalls, TensorCalls):
 
         More `options` are the fields of SGLang's UpdateWeightFromDiskReqInput (weight_version, abort_all_requests …).
         """
-        if not isinstance(model_path, str) or not model_path:
-            raise RequestRejected(f"model_path must be a non-empty string, got {model_path!r}.", param="model_path")
+        check_text(model_path=model_path)
         self._check_format(load_format, self.contract.features.load_formats)
         if load_format is None:
             load_format = self.worker.weights.get("load_format", self.contract.server_args.get("load_format"))
@@ -129,16 +129,9 @@ class WeightCalls(AloneCalls, TensorCalls):
         backend: str = "nccl",
     ) -> Outcome:
         """Let the schedulers join a process group over which weights will come."""
+        fields = {name: value for name, value in locals().items() if name != "self"}
         self._check_single_rank("update weights from distributed")
-        self._check_group(group_name)
-        fields = {
-            "master_address": master_address,
-            "master_port": master_port,
-            "rank_offset": rank_offset,
-            "world_size": world_size,
-            "group_name": group_name,
-            "backend": backend,
-        }
+        check_text(group_name=group_name)
         answers = await self.control.ask(
             "InitWeightsUpdateGroupReqInput", fields, "InitWeightsUpdateGroupReqOutput", None
         )
@@ -149,7 +142,7 @@ class WeightCalls(AloneCalls, TensorCalls):
     async def async_destroy_weights_update_group(self, group_name: str) -> Outcome:
         """Leave that process group."""
         self._check_single_rank("destroy parameter update group")
-        self._check_group(group_name)
+        check_text(group_name=group_name)
         answers = await self.control.ask(
             "DestroyWeightsUpdateGroupReqInput", {"group_name": group_name}, "DestroyWeightsUpdateGroupReqOutput", None
         )
@@ -206,10 +199,6 @@ class WeightCalls(AloneCalls, TensorCalls):
             raise RequestRejected(
                 f"load_format must be one of {', '.join(known)}, not {load_format!r}.", param="load_format"
             )
-
-    def _check_group(self, name: str) -> None:
-        if not isinstance(name, str) or not name:
-            raise RequestRejected(f"group_name must be a non-empty string, got {name!r}.", param="group_name")
 
     def _check_single_rank(self, what: str) -> None:
         if self.contract.features.num_dp_ranks > 1:
