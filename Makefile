@@ -35,7 +35,7 @@ test: .venv-tools/.installed ## tox: every environment this machine can provide;
 free-threaded: ## find or build a free-threaded CPython 3.13 (about 5 minutes, once) and print its path
 	@tools/build_free_threaded.sh
 
-lint: .venv-tools/.installed ## ruff and mypy alone
+lint: .venv-tools/.installed ## ruff, mypy and the layout
 	@.venv-tools/bin/python tools/run_tox.py lint
 
 docs: .venv-tools/.installed ## build the documentation: build/docs/index.html
