@@ -1,6 +1,6 @@
 """A worker's connection to the coordinator of its engine: what all workers agree on, and what only the engine can do.
 
-The coordinator (`engine.coordinator`) is in the engine's process. It keeps a state that every worker sees (paused,
+The coordinator (`coordination.server`) is in the engine's process. It keeps a state that every worker sees (paused,
 held, weights, adapters), gives exclusive sections in the order in which they are asked for, passes on what one worker
 tells all, itself included, and waits for all of them to have done it.
 """

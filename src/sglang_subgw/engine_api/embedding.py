@@ -10,7 +10,7 @@ from .base import EngineCalls, Outputs
 from .blocking import blocking
 from .carried_tensors import Carrier
 
-_ENGINE_SIDE: Final = ("image_data", "audio_data", "video_data", "embed_overrides")
+ENGINE_SIDE: Final = ("image_data", "audio_data", "video_data", "embed_overrides")
 """Parameters that SGLang's own worker must see to: a processor of images, tensors."""
 
 
@@ -38,9 +38,9 @@ class EmbeddingCalls(EngineCalls):
         given = {name: value for name, value in locals().items() if name != "self"}
         given["text"] = given.pop("prompt")
         traced = external_trace_header is not None and bool(self.contract.server_args.get("enable_trace"))
-        if traced or any(given[name] is not None for name in _ENGINE_SIDE):
+        if traced or any(given[name] is not None for name in ENGINE_SIDE):
             return await self.embed_there(given)
-        for name in (*_ENGINE_SIDE, "embed_override_token_id", "external_trace_header"):
+        for name in (*ENGINE_SIDE, "embed_override_token_id", "external_trace_header"):
             del given[name]
         return await self.embed(EmbeddingRequest(**given))
 

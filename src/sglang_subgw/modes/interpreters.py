@@ -46,11 +46,6 @@ def account(failed: Exception) -> tuple[str, str]:
     return f"{kind}: {message}", "" if kind == SystemExit.__name__ else str(failed)
 
 
-def list_interpreters() -> list[int]:
-    """The ids of all interpreters that are open now."""
-    return [interpreter.id for interpreter in _interpreters.list_all()]
-
-
 # On every 3.13, an interpreter that imports one of these when main has not crashes as it closes
 # (cpython gh-136421, gh-136423); they are cheap, so all C modules that shards use are loaded here first.
 _PRELOAD = (

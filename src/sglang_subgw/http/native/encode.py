@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 
+from ...engine_api.embedding import ENGINE_SIDE
 from ...worker.requests.request import EmbeddingRequest
 from ..core.body import read_object
 from ..core.disconnect import UntilDisconnect
 from ..core.exchange import Exchange
 from ..services import Services
-from .encode_fields import ENGINE_SIDE, FIELDS, ONLY_THERE
+from .encode_fields import FIELDS, ONLY_THERE
 
 
 class EncodeHandler:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ...engine_api.embedding import ENGINE_SIDE
 from ..core.fields import (
     PROMPT_FIELDS,
     FieldTable,
@@ -25,8 +26,6 @@ from ..core.fields import (
 _INTERNAL: Final = "it is internal to SGLang"
 _NOT_YET: Final = "it is not implemented"
 
-ENGINE_SIDE: Final = ("image_data", "video_data", "audio_data", "embed_overrides")
-"""Fields that SGLang's own worker must see to."""
 ONLY_THERE: Final = (*ENGINE_SIDE, "modalities", "embed_override_token_id")
 """These, and what means nothing without them."""
 
