@@ -63,7 +63,7 @@ class Gateway(StartedGateway):
     ) -> None:
         super().__init__(configured(config, shards=shards, mode=mode, app=app, serve=serve, **fields))
         self._source = engine_or_args
-        self._signals = SignalHandlers(self) if handle_signals else None
+        self._signals = SignalHandlers(self, self.begin_drain) if handle_signals else None
         self._cancellation = Cancellation()
         self._drain_seconds = 0.0
         # A signal's handler can come upon the thread that holds it.
@@ -72,8 +72,6 @@ class Gateway(StartedGateway):
         self._starter: int | None = None
         self._ends = ExitStack()
         self._stopping = threading.Lock()
-        self._started: Future[None] = Future()
-        self._ended: Future[None] = Future()
 
     # Its life.
 
@@ -183,16 +181,6 @@ class Gateway(StartedGateway):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.async_stop()
-
-    @property
-    def serves(self) -> bool:
-        """Whether it has started, and neither failed nor ended."""
-        return self._started.done() and self._started.exception() is None and not self._ended.done()
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether nothing serves any more, whatever the reason."""
-        return self._ended.done()
 
     # Inside.
 

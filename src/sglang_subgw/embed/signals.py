@@ -5,47 +5,19 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from ..config import GatewayConfig
 from ..engine.launch.wrapped import WrappedEngine
 from ..errors import ConfigError
+from .started import StartedGateway
 
 log = logging.getLogger("sglang_subgw.gateway")
 
 _DRAIN: Final = (signal.SIGTERM, signal.SIGINT)
 _RESIZE: Final = {signal.SIGTTIN: 1, signal.SIGTTOU: -1}
 _HANDLED: Final = (*_DRAIN, signal.SIGUSR1, *_RESIZE, signal.SIGQUIT)
-
-
-class Signalled(Protocol):
-    """What the signals act on: a Gateway."""
-
-    @property
-    def config(self) -> GatewayConfig:
-        """How it runs now."""
-
-    @property
-    def engine(self) -> object:
-        """Its engine; asked for only while it serves."""
-
-    @property
-    def serves(self) -> bool:
-        """It has started, and has not ended."""
-
-    @property
-    def has_ended(self) -> bool:
-        """Nothing is left of it."""
-
-    def begin_drain(self, timeout: float | None = None) -> None:
-        """End when what runs has, after `timeout` seconds, or the configured, at the latest."""
-
-    def restart_shards(self, *indices: int) -> None:
-        """Start these shards, or all, again."""
-
-    def resize(self, shards: int) -> None:
-        """Add shards, or end the last ones."""
 
 
 class SignalHandlers:
@@ -56,8 +28,9 @@ class SignalHandlers:
     process before any client has heard of it.
     """
 
-    def __init__(self, gateway: Signalled) -> None:
+    def __init__(self, gateway: StartedGateway, begin_drain: Callable[[float | None], None]) -> None:
         self._gateway = gateway
+        self._begin_drain = begin_drain
         self._before: dict[signal.Signals, Any] = {}
         self._draining = False
 
@@ -90,7 +63,7 @@ class SignalHandlers:
         gateway = self._gateway
         if signum in _DRAIN:
             log.info("%s: %s.", signum.name, "ending what still runs" if self._draining else "finishing what runs")
-            gateway.begin_drain(0.0 if self._draining else None)
+            self._begin_drain(0.0 if self._draining else None)
             self._draining = True
         elif signum == signal.SIGQUIT:
             if not gateway.serves or not isinstance(gateway.engine, WrappedEngine):

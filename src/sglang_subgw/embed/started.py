@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import Future
 from typing import Any
 
 from ..config import GatewayConfig
@@ -16,6 +17,8 @@ class StartedGateway:
     def __init__(self, config: GatewayConfig) -> None:
         self._config = config
         self._gateway: ShardGateway | None = None
+        self._started: Future[None] = Future()
+        self._ended: Future[None] = Future()
 
     @property
     def config(self) -> GatewayConfig:
@@ -61,6 +64,16 @@ class StartedGateway:
         """Where the engine routes are served, "" without any; raises RuntimeError before the start."""
         engine = self.engine
         return engine.admin_url if isinstance(engine, EngineProcess) else self._shards.admin_url
+
+    @property
+    def serves(self) -> bool:
+        """Whether it has started, and neither failed nor ended."""
+        return self._started.done() and self._started.exception() is None and not self._ended.done()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing serves any more, whatever the reason."""
+        return self._ended.done()
 
     @property
     def failure(self) -> str:
