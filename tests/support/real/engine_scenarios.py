@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -189,6 +190,11 @@ if __name__ == "__main__":
     result["threads"] = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
     result["files"] = [str(path) for path in Path(directory).rglob("*")]
     # SGLang names its segments by pid or by instance; those of other engines on the machine come and go.
-    opened = {str(os.getpid())} | {word for word in result.pop("segments", ()) if word}
-    result["shm"] = [entry for entry in os.listdir("/dev/shm") if any(word in entry for word in opened)]
+    # A pid is a whole word of a name: its digits alone may be part of another engine's instance.
+    pid, opened = str(os.getpid()), {word for word in result.pop("segments", ()) if word}
+    result["shm"] = [
+        entry
+        for entry in os.listdir("/dev/shm")
+        if pid in re.split(r"[\W_]", entry) or any(word in entry for word in opened)
+    ]
     print(json.dumps(result))
