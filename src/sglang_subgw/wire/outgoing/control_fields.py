@@ -22,6 +22,14 @@ from .values import (
 
 _FROM: Final[dict[str, Check]] = {"http_worker_ipc": is_str}
 _SELECTOR: Final = one_of("target", "draft", "all")
+_UPDATE: Final[dict[str, Check]] = {
+    **_FROM,
+    "flush_cache": is_bool,
+    "weight_version": or_none(is_str),
+    "torch_empty_cache": is_bool,
+}
+_LOADING_UPDATE: Final = {**_UPDATE, "load_format": or_none(is_str), "abort_all_requests": is_bool}
+_LORA: Final = {**_FROM, "lora_name": is_str, "lora_id": is_str}
 
 
 def _shapes(value: object) -> bool:
@@ -80,70 +88,41 @@ CONTROL: Final[dict[str, dict[str, Check]]] = {
     "BeginWeightUpdateReqInput": {**_FROM, "selector": _SELECTOR},
     "EndWeightUpdateReqInput": _FROM,
     "UpdateWeightFromDiskReqInput": {
-        **_FROM,
+        **_LOADING_UPDATE,
         "model_path": is_str,
-        "load_format": or_none(is_str),
-        "abort_all_requests": is_bool,
-        "weight_version": or_none(is_str),
         "is_async": is_bool,
-        "torch_empty_cache": is_bool,
         "keep_pause": is_bool,
         "recapture_cuda_graph": is_bool,
         "token_step": is_int,
-        "flush_cache": is_bool,
         "manifest": or_none(_object),
     },
     "UpdateWeightsFromDistributedReqInput": {
-        **_FROM,
+        **_LOADING_UPDATE,
         "names": is_str_list,
         "dtypes": is_str_list,
         "shapes": _shapes,
         "group_name": is_str,
-        "flush_cache": is_bool,
-        "abort_all_requests": is_bool,
-        "weight_version": or_none(is_str),
-        "load_format": or_none(is_str),
         "selector": _SELECTOR,
-        "torch_empty_cache": is_bool,
     },
     "UpdateWeightsFromTensorReqInput": {
-        **_FROM,
+        **_LOADING_UPDATE,
         "serialized_named_tensors": is_bytes_list,
-        "load_format": or_none(is_str),
-        "flush_cache": is_bool,
-        "abort_all_requests": is_bool,
-        "weight_version": or_none(is_str),
         "selector": _SELECTOR,
-        "torch_empty_cache": is_bool,
     },
-    "UpdateWeightsFromIPCReqInput": {
-        **_FROM,
-        "zmq_handles": is_str_map,
-        "flush_cache": is_bool,
-        "weight_version": or_none(is_str),
-        "torch_empty_cache": is_bool,
-    },
+    "UpdateWeightsFromIPCReqInput": {**_UPDATE, "zmq_handles": is_str_map},
     "UpdateWeightVersionReqInput": {**_FROM, "new_version": is_str, "abort_all_requests": is_bool},
     "GetWeightsByNameReqInput": {**_FROM, "name": is_str, "truncate_size": is_int},
     "ReleaseMemoryOccupationReqInput": {**_FROM, "tags": or_none(is_str_list)},
     "ResumeMemoryOccupationReqInput": {**_FROM, "tags": or_none(is_str_list)},
-    "LoadLoRAAdapterReqInput": {
-        **_FROM,
-        "lora_name": is_str,
-        "lora_path": is_str,
-        "pinned": is_bool,
-        "lora_id": is_str,
-    },
+    "LoadLoRAAdapterReqInput": {**_LORA, "lora_path": is_str, "pinned": is_bool},
     "LoadLoRAAdapterFromTensorsReqInput": {
-        **_FROM,
-        "lora_name": is_str,
+        **_LORA,
         "config_dict": _object,
         "serialized_named_tensors": is_bytes_list,
         "pinned": is_bool,
         "added_tokens_config": or_none(_lora_tokens),
-        "lora_id": is_str,
         "load_format": or_none(is_str),
     },
-    "UnloadLoRAAdapterReqInput": {**_FROM, "lora_name": is_str, "lora_id": is_str},
+    "UnloadLoRAAdapterReqInput": _LORA,
 }
 """By message, every field that a shard may set. A kind that is nowhere holds plain values."""
