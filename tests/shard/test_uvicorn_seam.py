@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import itertools
 import re
 from types import ModuleType
 from typing import Any
@@ -52,6 +53,34 @@ def test_the_installed_one_fits(protocol: str, monkeypatch: pytest.MonkeyPatch) 
     module = importlib.import_module(implementation(protocol))
     monkeypatch.setattr(connection, "HttpProtocol", getattr(module, PROTOCOLS[protocol]))
     check()
+
+
+def test_a_stop_in_the_middle_of_it_is_no_error_of_the_application(caplog: pytest.LogCaptureFixture) -> None:
+    sleep, step = asyncio.sleep, 0
+
+    async def stopped_at(step: int) -> None:
+        running, left = asyncio.current_task(), step
+        assert running is not None
+
+        async def counted(seconds: float) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                running.cancel()
+            await sleep(seconds)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(uvicorn_seam.asyncio, "sleep", counted)
+            await uvicorn_seam.check_uvicorn(GatewayConfig())
+
+    for step in itertools.count(1):
+        try:
+            asyncio.run(stopped_at(step))
+        except asyncio.CancelledError:
+            continue
+        break
+    assert step > 10
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(("protocol", "name"), RENAMED)

@@ -7,6 +7,7 @@ or does in another way shows before there are clients.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Iterator
 from types import CodeType
@@ -75,7 +76,9 @@ async def _serve(config: GatewayConfig, sock: socket.socket) -> None:
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         asked.append(Exchange(scope, receive, send, []))
-        await answered.wait()
+        # A stop of the shard cancels it, which uvicorn would log as an error of the application's.
+        with contextlib.suppress(asyncio.CancelledError):
+            await answered.wait()
 
     slot = Slot(memoryview(bytearray(SLOT_BYTES)).cast("q"))
     server = ShardServer(app, config, slot)
@@ -101,37 +104,46 @@ async def _serve(config: GatewayConfig, sock: socket.socket) -> None:
         return True
 
     heard: list[str] = []
-    protocol, client = connected()
-    exchange = await request(protocol)
-    await exchange.respond(200, b"whole")
-    _need(client.written and client.written[-1].endswith(b"\r\n\r\nwhole"), "a response is not written as one")
-    exchange = await request(protocol)
-    await exchange.start(200)
-    body = exchange.body()
-    protocol.pause_writing()
-    _need(body.paused, "a slow client is not noticed")
-    body.on_writable(lambda: heard.append("writable"))
-    protocol.resume_writing()
-    _need(heard and not body.paused, "a client that has caught up is not noticed")
-    body.write(b"part")
-    await exchange.end(b"end")
-    framed = b"\r\n\r\n4\r\npart\r\n3\r\nend\r\n0\r\n\r\n"
-    _need(b"".join(client.written).endswith(framed), "a stream is framed in another way")
-    server.share(give_away, 1)
-    _need(heard[-1] == f"given {sock.fileno()}" and client.closing, "a connection between two requests can't move on")
-    protocol.connection_lost(None)
+    try:
+        protocol, client = connected()
+        exchange = await request(protocol)
+        await exchange.respond(200, b"whole")
+        _need(client.written and client.written[-1].endswith(b"\r\n\r\nwhole"), "a response is not written as one")
+        exchange = await request(protocol)
+        await exchange.start(200)
+        body = exchange.body()
+        protocol.pause_writing()
+        _need(body.paused, "a slow client is not noticed")
+        body.on_writable(lambda: heard.append("writable"))
+        protocol.resume_writing()
+        _need(heard and not body.paused, "a client that has caught up is not noticed")
+        body.write(b"part")
+        await exchange.end(b"end")
+        framed = b"\r\n\r\n4\r\npart\r\n3\r\nend\r\n0\r\n\r\n"
+        _need(b"".join(client.written).endswith(framed), "a stream is framed in another way")
+        server.share(give_away, 1)
+        _need(
+            heard[-1] == f"given {sock.fileno()}" and client.closing, "a connection between two requests can't move on"
+        )
+        protocol.connection_lost(None)
 
-    protocol, client = connected()
-    exchange = await request(protocol)
-    await exchange.start(200)
-    body = exchange.body()
-    assert exchange.direct is not None
-    exchange.direct.on_gone(lambda: heard.append("gone"))
-    before = len(client.written)
-    protocol.connection_lost(ConnectionResetError())
-    body.write(b"late")
-    _need(heard[-1] == "gone" and len(client.written) == before, "a client that leaves is not noticed")
-    answered.set()
+        protocol, client = connected()
+        exchange = await request(protocol)
+        await exchange.start(200)
+        body = exchange.body()
+        assert exchange.direct is not None
+        exchange.direct.on_gone(lambda: heard.append("gone"))
+        before = len(client.written)
+        protocol.connection_lost(ConnectionResetError())
+        body.write(b"late")
+        _need(heard[-1] == "gone" and len(client.written) == before, "a client that leaves is not noticed")
+    except BaseException:
+        # uvicorn would log those that have no answer.
+        for connection in tuple(server.server_state.connections):
+            connection.connection_lost(None)
+        raise
+    finally:
+        answered.set()
     for _ in range(10):
         await asyncio.sleep(0)
     left = [word.name.lower() for word in _OPEN if slot.get(word)]

@@ -28,8 +28,8 @@ _UPDATE: Final[dict[str, Check]] = {
     "weight_version": or_none(is_str),
     "torch_empty_cache": is_bool,
 }
-_LOADING_UPDATE: Final = {**_UPDATE, "load_format": or_none(is_str), "abort_all_requests": is_bool}
-_LORA: Final = {**_FROM, "lora_name": is_str, "lora_id": is_str}
+_LOADING_UPDATE: Final[dict[str, Check]] = {**_UPDATE, "load_format": or_none(is_str), "abort_all_requests": is_bool}
+_LORA: Final[dict[str, Check]] = {**_FROM, "lora_name": is_str, "lora_id": is_str}
 
 
 def _shapes(value: object) -> bool:
